@@ -70,3 +70,173 @@ class Grid:
         """Rows of one block."""
         block = self[index]
         return block.stop - block.start
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """What a plan needs to know of an array: nothing of it is read.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    dtype : numpy.dtype
+    chunks : tuple of int or None
+        Shape of one stored chunk; None for an array in memory.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+    chunks: tuple[int, ...] | None = None
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return prod(self.shape[1:]) * self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole array."""
+        return self.shape[0] * self.row_bytes
+
+    def read_bytes(self, grid: Grid) -> int:
+        """Bytes decoded when every block of ``grid`` is read once: whole chunks, however few rows are used."""
+        if self.chunks is None or not len(grid):
+            return self.nbytes
+        starts = np.arange(0, grid.size, grid.step)
+        stops = np.minimum(starts + grid.step, grid.size)
+        height = self.chunks[0]
+        touched = int(((stops - 1) // height - starts // height + 1).sum())
+        return touched * height * self.row_bytes
+
+    def block_bytes(self, grid: Grid) -> int:
+        """Bytes held while one block is read: the block, and one chunk beside it where they differ."""
+        block = min(grid.step, grid.size) * self.row_bytes
+        if self.chunks is None or self.chunks[0] == grid.step:
+            return block
+        return block + self.chunks[0] * self.row_bytes
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation of the engine, as the plan sees it. All sizes are in bytes."""
+
+    name: str
+    tasks: int
+    read: int = 0
+    written: int = 0
+    files: int = 0
+    flops: float = 0.0
+    task_bytes: int = 0  # peak of one task, input, output and scratch
+    driver_bytes: int = 0  # peak in the driver
+
+
+# Measured resident sizes of a process that has imported all that a task needs and compiled its kernels.
+WORKER_BASE = 230 << 20
+DRIVER_BASE = 300 << 20
+
+
+def size_text(size: float) -> str:
+    """Bytes for people: ``size_text(3 << 29) == '1.5 GiB'``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.3g} {unit}" if abs(size) < 100 else f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.3g} TiB"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be done before anything is submitted; plans of stages add up.
+
+    Parameters
+    ----------
+    steps : tuple of Step
+    """
+
+    steps: tuple[Step, ...] = field(default_factory=tuple)
+
+    def __add__(self, other: Plan) -> Plan:
+        return Plan(self.steps + other.steps)
+
+    @property
+    def tasks(self) -> int:
+        return sum(step.tasks for step in self.steps)
+
+    @property
+    def read(self) -> int:
+        return sum(step.read for step in self.steps)
+
+    @property
+    def written(self) -> int:
+        return sum(step.written for step in self.steps)
+
+    @property
+    def files(self) -> int:
+        return sum(step.files for step in self.steps)
+
+    @property
+    def flops(self) -> float:
+        return sum(step.flops for step in self.steps)
+
+    def prefixed(self, stage: str) -> Plan:
+        """The same steps under the name of a stage."""
+        return Plan(tuple(replace(step, name=f"{stage}/{step.name}") for step in self.steps))
+
+    def worker_bytes(self, threads: int = 1) -> int:
+        """Peak of one worker process that runs ``threads`` tasks at once."""
+        return WORKER_BASE + threads * max((step.task_bytes for step in self.steps), default=0)
+
+    def driver_bytes(self) -> int:
+        """Peak of the process that drives the cluster."""
+        return DRIVER_BASE + max((step.driver_bytes for step in self.steps), default=0)
+
+    def total_bytes(self, workers: int, threads: int) -> int:
+        """Peak of driver and workers together; ``workers=0`` means that the driver's threads do the work."""
+        if workers:
+            return self.driver_bytes() + workers * self.worker_bytes(threads)
+        return self.driver_bytes() + self.worker_bytes(threads) - WORKER_BASE
+
+    def check(
+        self,
+        *,
+        workers: int,
+        threads: int,
+        max_memory: int | None = None,
+        worker_limit: int | None = None,
+    ) -> None:
+        """Refuse what does not fit.
+
+        Raises
+        ------
+        PlanError
+            With what is needed, what is allowed and how to fix it.
+        """
+        worker = self.worker_bytes(threads)
+        if workers and worker_limit is not None and worker > worker_limit:
+            raise PlanError(
+                f"a worker needs {size_text(worker)} with {threads} threads, its limit is "
+                f"{size_text(worker_limit)}",
+                f"raise the memory limit of a worker to {size_text(worker)} or give it fewer threads",
+            )
+        total = self.total_bytes(workers, threads)
+        if max_memory is not None and total > max_memory:
+            raise PlanError(
+                f"the plan needs {size_text(total)} ({size_text(self.driver_bytes())} in the driver, "
+                f"{workers} workers of {size_text(worker)}), allowed are {size_text(max_memory)}",
+                f"raise the limit to {size_text(total)}, or use fewer workers or threads",
+            )
+
+    def rows(self) -> list[dict[str, str]]:
+        """One row of text for each step, for a table."""
+        return [
+            {
+                "step": step.name,
+                "tasks": f"{step.tasks:,}",
+                "read": size_text(step.read),
+                "written": size_text(step.written),
+                "files": f"{step.files:,}",
+                "operations": f"{step.flops:.2g}",
+                "task memory": size_text(step.task_bytes),
+            }
+            for step in self.steps
+        ]

@@ -1,0 +1,150 @@
+"""Checks of NumPy blocks and of parameters, shared by kernels and estimators.
+
+Each raises one line: the condition with the value that was found, and the remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gramian.errors import InputError, InputTypeError
+
+ORTHONORMAL = {4: 1e-4, 8: 1e-6}  # largest allowed entry of |U'U - I|, by bytes of the float type
+
+
+def floating(block: Any, name: str) -> NDArray[Any]:
+    """The block as a C-contiguous array of float32 or float64; integers and booleans become float64."""
+    array = np.asarray(block)
+    if array.dtype in (np.float32, np.float64):
+        return np.ascontiguousarray(array)
+    if array.dtype.kind in "iub" or array.dtype == np.float16:
+        return np.ascontiguousarray(array, dtype=np.float64)
+    raise InputTypeError(
+        f"{name} has the type {array.dtype}", "give real numbers, as float32 or float64"
+    )
+
+
+def finite(block: NDArray[Any], name: str) -> NDArray[Any]:
+    """Refuse NaN and infinity, naming the first row that holds one."""
+    good = np.isfinite(block)
+    if not good.all():
+        index = tuple(int(i) for i in np.argwhere(~good)[0])
+        raise InputError(
+            f"{name} has {'NaN' if np.isnan(block[index]) else 'infinity'} at {index}, "
+            f"{int((~good).sum())} such values in all",
+            "remove these rows or fill them in",
+        )
+    return block
+
+
+def matrix(block: Any, name: str, *, columns: int | None = None, rows: int = 1) -> NDArray[Any]:
+    """A finite (N, d) array of floats with at least ``rows`` rows and one column."""
+    array = floating(block, name)
+    if array.ndim != 2:
+        raise InputError(
+            f"{name} has {array.ndim} dimensions, shape {array.shape}",
+            "give a two-dimensional array of rows and columns",
+        )
+    if array.shape[0] < rows or array.shape[1] < 1:
+        raise InputError(
+            f"{name} has shape {array.shape}", f"give at least {rows} row(s) and one column"
+        )
+    if columns is not None and array.shape[1] != columns:
+        raise InputError(
+            f"{name} has {array.shape[1]} columns, expected {columns}",
+            "give the same columns, in the same order",
+        )
+    return finite(array, name)
+
+
+def subspaces(block: Any, name: str, *, dimension: int | None = None) -> NDArray[Any]:
+    """A finite (N, n, k) array of orthonormal bases, k <= n; trailing zero columns are padding."""
+    array = floating(block, name)
+    if array.ndim == 2:
+        raise InputError(
+            f"{name} is a single basis of shape {array.shape}",
+            "give an array (N, n, k), for one basis basis[None]",
+        )
+    if array.ndim != 3:
+        raise InputError(
+            f"{name} has {array.ndim} dimensions, shape {array.shape}",
+            "give orthonormal bases as an array (N, n, k)",
+        )
+    count, n, k = array.shape
+    if not count or not n or not k:
+        raise InputError(f"{name} has shape {array.shape}", "give at least one basis of one column")
+    if k > n:
+        raise InputError(
+            f"{name} has {k} columns in dimension {n}",
+            "give bases (n, k) with k <= n; transpose them if rows and columns are exchanged",
+        )
+    if dimension is not None and n != dimension:
+        raise InputError(
+            f"{name} lies in dimension {n}, expected {dimension}",
+            "give subspaces of the same ambient dimension",
+        )
+    orthonormal(finite(array, name), name)
+    return array
+
+
+def subspace_dimensions(block: NDArray[Any]) -> NDArray[np.intp]:
+    """Columns of each basis (N, n, k) before the trailing ones that are exactly zero: (N,) integers."""
+    used = (block != 0).any(axis=1)
+    k = block.shape[2]
+    return np.where(used.any(axis=1), k - np.argmax(used[:, ::-1], axis=1), 0).astype(np.intp)
+
+
+def orthonormal(block: NDArray[Any], name: str, *, first_row: int = 0) -> NDArray[Any]:
+    """Refuse bases (N, n, k) whose columns, up to trailing zero columns, are not orthonormal."""
+    k = block.shape[2]
+    gram = np.matmul(block.transpose(0, 2, 1), block)
+    wanted = np.eye(k, dtype=bool) & (np.arange(k) < subspace_dimensions(block)[:, None, None])
+    error = np.abs(gram - wanted).max(axis=(1, 2), initial=0.0)
+    worst = int(error.argmax())
+    limit = ORTHONORMAL[block.dtype.itemsize]
+    if error[worst] > limit:
+        raise InputError(
+            f"basis {first_row + worst} of {name} is not orthonormal, |U'U - I| reaches "
+            f"{error[worst]:.2g} where {limit:.0e} is allowed",
+            "orthonormalise it, for example by `gramian ingest --subspaces`",
+        )
+    empty = np.flatnonzero(~wanted[:, 0, 0])
+    if empty.size:
+        raise InputError(
+            f"basis {first_row + int(empty[0])} of {name} has no column that is not zero",
+            "drop it or give it at least one direction",
+        )
+    return block
+
+
+def integer(value: Any, name: str, *, low: int = 1, high: int | None = None) -> int:
+    """A whole number between ``low`` and ``high``."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InputTypeError(f"{name} is {value!r}", f"give a whole number of at least {low}")
+    if value < low or (high is not None and value > high):
+        span = f"at least {low}" if high is None else f"from {low} to {high}"
+        raise InputError(f"{name} is {value}", f"give a whole number {span}")
+    return int(value)
+
+
+def real(value: Any, name: str, *, low: float = 0.0, strict: bool = False) -> float:
+    """A finite number of at least ``low``, or above it where ``strict``."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InputTypeError(f"{name} is {value!r}", "give a number")
+    if not np.isfinite(value) or value < low or (strict and value <= low):
+        raise InputError(
+            f"{name} is {value}", f"give a finite number {'above' if strict else 'of at least'} {low:g}"
+        )
+    return float(value)
+
+
+def choice(value: Any, name: str, allowed: Sequence[Any]) -> Any:
+    """One of the values that exist."""
+    if not any(value is option or (type(value) is type(option) and value == option) for option in allowed):
+        raise InputError(f"{name} is {value!r}", f"give one of {', '.join(map(repr, allowed))}")
+    return value
