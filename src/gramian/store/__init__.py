@@ -1,0 +1,1 @@
+"""What is on disk: layouts of stores, the block writer, run directories."""

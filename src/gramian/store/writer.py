@@ -1,0 +1,151 @@
+"""The only way a block reaches a store, and the check of one stored block.
+
+A block is a whole chunk (a whole shard in sharded arrays), named by its index in the chunk grid. It is
+encoded apart and put with one call, so nothing old is read, and a reader finds all of it or nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.core.buffer import Buffer, default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.storage import MemoryStore, StorePath
+
+from gramian.errors import StoreError
+
+
+def checksum(block: Any) -> int:
+    """The crc32c of the bytes of a block in C order.
+
+    It is taken of the decoded values: what was meant, whatever codec, shard or store lies between.
+
+    Parameters
+    ----------
+    block : array_like
+        Any shape and dtype of fixed size.
+
+    Returns
+    -------
+    int
+        Between 0 and 2**32 - 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> checksum(np.frombuffer(b"123456789", dtype=np.uint8)) == 0xE3069283
+    True
+    """
+    return int(google_crc32c.value(np.ascontiguousarray(block).reshape(-1).view(np.uint8)))
+
+
+def write_block(array: zarr.Array[Any], index: tuple[int, ...], block: Any) -> int:
+    """Write one whole chunk.
+
+    Parameters
+    ----------
+    array : zarr.Array
+        Opened for writing.
+    index : tuple of int
+        The index of the chunk (of the shard, where there are shards) in the grid of the array.
+    block : array_like
+        The values of the chunk, with the array's dtype; shorter than a chunk only at the far edges.
+
+    Returns
+    -------
+    int
+        The `checksum` of the block, for its record.
+
+    Raises
+    ------
+    StoreError
+        If the index lies outside the grid, or the shape or the dtype is another than the chunk's, or
+        the array is open for reading only.
+    """
+    block = np.asarray(block)
+    region = block_region(array, index)
+    expected = tuple(part.stop - part.start for part in region)
+    if block.shape != expected:
+        raise StoreError(
+            f"block {index} of {array.name} has shape {expected}, not {block.shape}",
+            "write blocks on the grid that the array was created from",
+        )
+    if block.dtype != array.dtype:
+        raise StoreError(
+            f"{array.name} holds {array.dtype.str}, the block {block.dtype.str}",
+            "convert the block or create the array with its dtype",
+        )
+    if array.read_only:
+        raise StoreError(f"{array.name} is open for reading only", 'open its store with mode="r+"')
+    apart = _apart(array, None, index)
+    apart[region] = block
+    data = sync(apart.store.get(_key(array, index), default_buffer_prototype()))
+    sync(array.store.set(_key(array, index), data))
+    return checksum(block)
+
+
+def check_block(array: zarr.Array[Any], index: tuple[int, ...]) -> int | None:
+    """The checksum of one stored block.
+
+    Parameters
+    ----------
+    array : zarr.Array
+        Of any dimension, with or without shards.
+    index : tuple of int
+        The index of the chunk (of the shard, where there are shards) in the grid of the array.
+
+    Returns
+    -------
+    int or None
+        None where the chunk is missing (a plain read gives the fill value) or does not decode. A store
+        that cannot be read at all raises its own error: it says nothing about the chunk.
+    """
+    region = block_region(array, index)
+    data = sync(array.store.get(_key(array, index), default_buffer_prototype()))
+    if data is None:
+        return None
+    try:
+        return checksum(_apart(array, data, index)[region])
+    except Exception:  # codecs fail in their own ways: ValueError, RuntimeError, zlib.error, struct.error
+        return None
+
+
+def block_region(array: zarr.Array[Any], index: tuple[int, ...]) -> tuple[slice, ...]:
+    """The part of the array that a chunk (a shard) covers, cut at the far edges."""
+    unit, grid = block_shape(array), block_grid(array)
+    if len(index) != len(grid) or not all(0 <= i < n for i, n in zip(index, grid, strict=True)):
+        raise StoreError(
+            f"block {index} lies outside the grid of {array.name}, {grid} blocks of {unit}",
+            "write blocks on the grid that the array was created from",
+        )
+    sizes = zip(index, unit, array.shape, strict=True)
+    return tuple(slice(i * step, min(size, (i + 1) * step)) for i, step, size in sizes)
+
+
+def block_shape(array: zarr.Array[Any]) -> tuple[int, ...]:
+    """The shape of what is written at once: a shard where there are shards, else a chunk."""
+    return tuple(array.shards or array.chunks)
+
+
+def block_grid(array: zarr.Array[Any]) -> tuple[int, ...]:
+    """The number of blocks along each axis."""
+    return tuple(-(-size // step) for size, step in zip(array.shape, block_shape(array), strict=True))
+
+
+def _key(array: zarr.Array[Any], index: tuple[int, ...]) -> str:
+    return str((array.store_path / array.metadata.encode_chunk_key(index)).path)
+
+
+def _apart(array: zarr.Array[Any], data: Buffer | None, index: tuple[int, ...]) -> zarr.Array[Any]:
+    """The same array over a store in memory that holds at most the one block.
+
+    Decoding here tells a damaged chunk from an unreachable store; encoding here reads no old shard, which
+    may be damaged. Blocks of zeros are kept: a missing chunk could mean a lost one.
+    """
+    store = MemoryStore({} if data is None else {_key(array, index): data})
+    core = zarr.AsyncArray(metadata=array.metadata, store_path=StorePath(store, array.path))
+    return zarr.Array(core).with_config({"write_empty_chunks": True})
