@@ -1,0 +1,3 @@
+"""Kernel learning on data larger than memory."""
+
+__version__ = "0.1.0"
