@@ -11,7 +11,6 @@ from typing import Any
 import google_crc32c
 import numpy as np
 import zarr
-from numpy.typing import NDArray
 from zarr.core.buffer import Buffer, default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import MemoryStore, StorePath
@@ -81,10 +80,10 @@ def write_block(array: zarr.Array[Any], index: tuple[int, ...], block: Any) -> i
         )
     if array.read_only:
         raise StoreError(f"{array.name} is open for reading only", 'open its store with mode="r+"')
-    apart = _apart(array, None, index)
-    apart[region] = block
-    data = sync(apart.store.get(_key(array, index), default_buffer_prototype()))
-    sync(array.store.set(_key(array, index), data))
+    encoded: dict[str, Buffer] = {}
+    _moved(array, encoded)[region] = block
+    key = _key(array, index)
+    sync(array.store.set(key, encoded[key]))
     return checksum(block)
 
 
@@ -109,9 +108,14 @@ def check_block(array: zarr.Array[Any], index: tuple[int, ...]) -> int | None:
     if data is None:
         return None
     try:
-        return checksum(_apart(array, data, index)[region])
+        return checksum(_moved(array, {_key(array, index): data})[region])
     except Exception:  # codecs fail in their own ways: ValueError, RuntimeError, zlib.error, struct.error
         return None
+
+
+def block_exists(array: zarr.Array[Any], index: tuple[int, ...]) -> bool:
+    """Whether the chunk is there at all; a missing one reads as the fill value without an error."""
+    return bool(sync((StorePath(array.store, _key(array, index))).exists()))
 
 
 def block_region(array: zarr.Array[Any], index: tuple[int, ...]) -> tuple[slice, ...]:
@@ -140,12 +144,15 @@ def _key(array: zarr.Array[Any], index: tuple[int, ...]) -> str:
     return str((array.store_path / array.metadata.encode_chunk_key(index)).path)
 
 
-def _apart(array: zarr.Array[Any], data: Buffer | None, index: tuple[int, ...]) -> zarr.Array[Any]:
-    """The same array over a store in memory that holds at most the one block.
+def _moved(array: zarr.Array[Any], encoded: dict[str, Buffer]) -> zarr.Array[Any]:
+    """The same array over a dictionary of encoded chunks.
 
-    Decoding here tells a damaged chunk from an unreachable store; encoding here reads no old shard, which
+    Decoding there tells a damaged chunk from an unreachable store; encoding there reads no old shard, which
     may be damaged. Blocks of zeros are kept: a missing chunk could mean a lost one.
     """
-    store = MemoryStore({} if data is None else {_key(array, index): data})
-    core = zarr.AsyncArray(metadata=array.metadata, store_path=StorePath(store, array.path))
-    return zarr.Array(core).with_config({"write_empty_chunks": True})
+    core = zarr.AsyncArray(  # type: ignore[call-overload]
+        metadata=array.metadata,
+        store_path=StorePath(MemoryStore(encoded), array.path),
+        config={"order": "C", "write_empty_chunks": True},
+    )
+    return zarr.Array(core)
