@@ -4,3 +4,76 @@ Written for reading, not for speed: each function follows its formula word by wo
 """
 
 from __future__ import annotations
+
+import numpy as np
+
+# --- Subspaces -------------------------------------------------------------------------------------
+
+
+def unpadded(U):
+    """Basis (n, k) without its trailing zero columns."""
+    while not U[:, -1].any():
+        U = U[:, :-1]
+    return U
+
+
+def principal_angles(U, V):
+    """Angles between two bases, ascending: arccos of the cosines above pi/4, arcsin of the sines below."""
+    U, V = unpadded(U), unpadded(V)
+    if U.shape[1] < V.shape[1]:
+        U, V = V, U
+    cosines = np.linalg.svd(U.T @ V, compute_uv=False)
+    sines = np.sort(np.linalg.svd(V - U @ (U.T @ V), compute_uv=False))
+    small = cosines > np.sqrt(0.5)
+    return np.where(small, np.arcsin(np.minimum(sines, 1)), np.arccos(np.minimum(cosines, 1)))
+
+
+def projection_kernel(U, V):
+    """||U'V||_F^2 of two bases."""
+    return np.linalg.norm(U.T @ V) ** 2
+
+
+def periodic_kernel(U, V, omega):
+    """det(I + w^2 (P - Q)^2)^(-1/2) of the projectors of two bases."""
+    D = U @ U.T - V @ V.T
+    return np.linalg.det(np.eye(len(U)) + omega**2 * D @ D) ** -0.5
+
+
+def sign_kernel(U, V, n_samples, rng):
+    """1 - (2/pi) E[angle(Pg, Qg)] over Gaussian g, and the standard error of the mean."""
+    U, V = unpadded(U), unpadded(V)
+    theta = principal_angles(U, V)
+    k, excess = len(theta), abs(U.shape[1] - V.shape[1])
+    x, z = rng.standard_normal((2, n_samples, k))
+    y = np.cos(theta) * x + np.sin(theta) * z
+    surplus = (rng.standard_normal((n_samples, excess)) ** 2).sum(axis=1)
+    lengths = np.sqrt((x**2).sum(axis=1) * ((y**2).sum(axis=1) + surplus))
+    angles = np.arccos(np.clip((np.cos(theta) * x * y).sum(axis=1) / lengths, -1, 1))
+    values = 1 - 2 / np.pi * angles
+    return values.mean(), values.std() / np.sqrt(n_samples)
+
+
+def gram(kernel, X, Y):
+    """Every pair of rows, one after the other."""
+    return np.array([[kernel(x, y) for y in Y] for x in X])
+
+
+def rank_one_projection(U, a, b):
+    """a' P b with the projector formed."""
+    return a @ (U @ U.T) @ b
+
+
+def packed_signs(u):
+    """Bit j % 8 of byte j // 8 is 1 where projection j is not negative."""
+    packed = np.zeros((len(u), -(-u.shape[1] // 8)), np.uint8)
+    for i, row in enumerate(u):
+        for j, value in enumerate(row):
+            if value >= 0:
+                packed[i, j // 8] |= 1 << (j % 8)
+    return packed
+
+
+def hamming_kernel(a, b, n_bits):
+    """One minus twice the share of bits that differ, bit by bit."""
+    differ = sum((a[j // 8] >> (j % 8) & 1) != (b[j // 8] >> (j % 8) & 1) for j in range(n_bits))
+    return 1 - 2 * differ / n_bits
