@@ -326,11 +326,13 @@ class Run:
         self.done.setdefault(name, {})[index] = crc
         self._buffer.setdefault(name, []).append([*index, int(crc)])
         self._buffered += 1
-        if self._buffered >= SEGMENT_RECORDS or time.monotonic() - self._flushed > SEGMENT_SECONDS:
+        if self._buffered >= SEGMENT_RECORDS:
             self.flush()
+        else:
+            self.flush_if_due()
 
     def flush_if_due(self) -> None:
-        """Write the records that have waited for a second. Call it before every wait."""
+        """Write the records that have waited for a second. Call it before every short wait."""
         if time.monotonic() - self._flushed > SEGMENT_SECONDS:
             self.flush()
 
@@ -366,8 +368,11 @@ class Run:
         return stage in self.stages
 
     def find_partials(self, name: str) -> zarr.Array[Any] | None:
-        """The array of a named sum, where an earlier process has begun it."""
-        return _opened(self.root / "sums" / name) if name else None
+        """The array of a named sum, or None where there is none or its metadata is damaged."""
+        try:
+            return zarr.open_array(str(self._sum(name)), mode="r" if self.read_only else "r+")
+        except (ValueError, KeyError, TypeError, OSError):
+            return None
 
     def partials(
         self, name: str, nodes: int, length: int, attrs: Mapping[str, Any] | None = None
@@ -391,26 +396,36 @@ class Run:
             The one that is there, or a new one.
         """
         self._writable()
-        if not _NAME.fullmatch(name):
-            raise InputError(f"a sum is named {name!r}", "use letters, digits, '_', '-', '.' and '/'")
-        folder = self.root / "sums" / name
-        array = _opened(folder)
+        array = self.find_partials(name)
         if array is None:
-            return zarr.create_array(
-                str(folder),
-                shape=(nodes, length),
-                chunks=(1, max(1, length)),
-                dtype="float64",
-                compressors=[Crc32cCodec()],
-                fill_value=0,
-                attributes=dict(attrs or {}),
-            )
+            return self._new_partials(name, nodes, length, attrs)
         if array.shape != (nodes, length) or array.dtype != np.float64:
             raise RunError(
                 f"the sum {name} of {self.root} has shape {array.shape}, not {(nodes, length)}",
                 "name a new directory or start anew with --force",
             )
         return array
+
+    def _new_partials(
+        self, name: str, nodes: int, length: int, attrs: Mapping[str, Any] | None
+    ) -> zarr.Array[Any]:
+        """Records of an array that was lost go first: its parts may have been other ones."""
+        self.forget(name, list(self.done.get(name, {})))
+        return zarr.create_array(
+            str(self._sum(name)),
+            shape=(nodes, length),
+            chunks=(1, max(1, length)),
+            dtype="float64",
+            compressors=[Crc32cCodec()],
+            fill_value=0,
+            attributes=dict(attrs or {}),
+            overwrite=True,
+        )
+
+    def _sum(self, name: str) -> Path:
+        if not _NAME.fullmatch(name):
+            raise InputError(f"a sum is named {name!r}", "use letters, digits, '_', '-', '.' and '/'")
+        return self.root / "sums" / name
 
     # ------------------------------------------------------------ end
 
@@ -480,17 +495,6 @@ def _state_of(root: Path) -> str:
         journal.exists() and (not journal.is_dir() or any(journal.glob("[0-9]*")))
     )
     return "foreign" if started else "none"
-
-
-def _opened(folder: Path) -> zarr.Array[Any] | None:
-    """The array of a sum, or None where its metadata is missing or damaged: then it is written again."""
-    try:
-        return zarr.open_array(str(folder), mode="r+")
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError):
-        (folder / "zarr.json").unlink(missing_ok=True)
-        return None
 
 
 # ---------------------------------------------------------------- what a manifest says

@@ -114,8 +114,9 @@ def check_block(array: zarr.Array[Any], index: tuple[int, ...]) -> int | None:
 
 
 def block_exists(array: zarr.Array[Any], index: tuple[int, ...]) -> bool:
-    """Whether the chunk is there at all; a missing one reads as the fill value without an error."""
-    return bool(sync((StorePath(array.store, _key(array, index))).exists()))
+    """Whether something is stored for a block, damaged or not; a missing one reads as the fill value."""
+    block_region(array, index)
+    return bool(sync(array.store.exists(_key(array, index))))
 
 
 def block_region(array: zarr.Array[Any], index: tuple[int, ...]) -> tuple[slice, ...]:
