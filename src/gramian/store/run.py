@@ -425,7 +425,7 @@ class Run:
     def _sum(self, name: str) -> Path:
         if not _NAME.fullmatch(name):
             raise InputError(f"a sum is named {name!r}", "use letters, digits, '_', '-', '.' and '/'")
-        return self.root / "sums" / name
+        return self.root / "sums" / name.replace("/", "+")  # flat: no sum lies within another's array
 
     # ------------------------------------------------------------ end
 
