@@ -1,0 +1,275 @@
+"""Compiled side of ``hal.py``: knot planes, the bit-sliced Gram tile and its plain twin.
+
+Planes have shape (ceil(n / 8), words, d, 8): bit b of word k of row i and coordinate j says whether the knot that
+owns bit 64 k + b is at most row i there. The AND of the planes of two rows holds the knots below both; adding its d
+bits gives the number g of coordinates in which a knot is below, 64 knots at once, as planes of binary digits. The
+weight of g is a sum over sets of digits that are all 1, so a kernel value is a weighted sum of popcounts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import float64, types, uint64
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from gramian.kernels._jit import helper, kernel
+from gramian.kernels._lanes import I64, Lanes, add_bits, address, counter, loop
+from gramian.kernels.hal import ALL, DIAGONAL, LANES, UPPER
+
+GROUP = 8  # blocks of rows that stay in the second cache while a block of columns passes
+
+
+@kernel
+def fill_planes(bits: Any, below: Any, stride: int, out: Any) -> None:
+    """Write the planes of n rows.
+
+    Parameters
+    ----------
+    bits : (d, s) int64
+        Bit of each knot, knots in increasing order along each coordinate.
+    below : (d, n) int64
+        How many knots are at most the row's value.
+    stride : int
+        Knots from one row of the prefix table to the next.
+    out : (ceil(n / 8), words, d, 8) uint64
+        Overwritten for the n rows.
+    """
+    n_words = out.shape[1]
+    size = bits.shape[1]
+    table = np.empty((size // stride + 1, n_words), np.uint64)
+    for j in range(bits.shape[0]):
+        table[0] = uint64(0)
+        for step in range(1, table.shape[0]):
+            table[step] = table[step - 1]
+            for p in range((step - 1) * stride, step * stride):
+                table[step, bits[j, p] >> 6] |= uint64(1) << uint64(bits[j, p] & 63)
+        for i in range(below.shape[1]):
+            step = below[j, i] // stride
+            block, lane = i // LANES, i % LANES
+            for k in range(n_words):
+                out[block, k, j, lane] = table[step, k]
+            for p in range(step * stride, below[j, i]):
+                out[block, bits[j, p] >> 6, j, lane] |= uint64(1) << uint64(bits[j, p] & 63)
+
+
+@intrinsic
+def _add_block(
+    typingctx: Any,
+    pa: Any,
+    pb: Any,
+    n_words: Any,
+    n_rows: Any,
+    weights: Any,
+    scale: Any,
+    out: Any,
+    stride: Any,
+) -> Any:
+    """Add ``scale`` times the kernel of the first rows of one block with the 8 rows of another.
+
+    ``pa``, ``pb`` and ``out`` are addresses; rows of ``out`` are ``stride`` numbers apart. The *type* of ``weights``,
+    a float or None a term, selects the code.
+    """
+    intp = types.intp
+    signature = types.void(intp, intp, intp, intp, weights, float64, intp, intp)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        words, floats = Lanes(context, builder, uint64), Lanes(context, builder, float64)
+        values = cgutils.unpack_tuple(builder, args[4], len(weights))
+        terms = {g: floats.splat(values[g - 1]) for g, kind in enumerate(weights, 1) if kind == float64}
+        scale = floats.splat(args[5])
+
+        def row(r: Any, _: Any) -> list[Any]:
+            counts = _count_sets(words, len(weights), list(terms), [args[0], r], args[1], args[2])
+            total = floats.constant(0.0)
+            for weight, count in zip(terms.values(), counts, strict=True):
+                total = floats.fma(weight, counter(words, floats, count), total)
+            offset = builder.mul(builder.mul(r, args[7]), I64(8))
+            target = address(builder, builder.add(args[6], offset))
+            floats.store(floats.fma(scale, total, floats.load(target, I64(0))), target, I64(0))
+            return []
+
+        loop(builder, args[3], [], row)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+def _count_sets(words: Lanes, d: int, sets: list[int], row: list[Any], block: Any, n_words: Any) -> list[Any]:
+    """For each set of digits, spelled as a number, in how many knots all its digits are 1."""
+    b = words.builder
+    pa = address(b, b.add(row[0], b.mul(row[1], I64(8))))
+    pb = address(b, block)
+
+    def word(k: Any, counts: list[Any]) -> list[Any]:
+        first = b.mul(k, I64(d))
+        bits = []
+        for j in range(d):
+            at = b.add(first, I64(j))
+            bits.append(b.and_(words.spread(pa, b.mul(at, I64(LANES))), words.load(pb, at)))
+        digits = add_bits(words, bits)
+        planes = {0: words.constant(-1)}
+        for g in range(1, d + 1):  # what no term needs is dead code
+            low = g & -g
+            planes[g] = (
+                b.and_(planes[g ^ low], digits[low.bit_length() - 1])
+                if g ^ low
+                else digits[low.bit_length() - 1]
+            )
+        return [b.add(count, words.popcount(planes[g])) for g, count in zip(sets, counts, strict=True)]
+
+    return loop(b, n_words, [words.constant(0)] * len(sets), word)
+
+
+@kernel
+def add_tile(
+    pa: Any, pb: Any, first: Any, last: Any, scales: Any, weights: Any, part: int, edge: Any, out: Any
+) -> None:
+    """Add the kernel of all pairs of rows to ``out``, one pass for each run of words.
+
+    Parameters
+    ----------
+    pa, pb : (blocks, words, d, 8) uint64
+        Planes of the rows and of the columns.
+    first, last : (passes,) int64
+        The words of each pass, few enough to stay in the first cache.
+    scales : (passes,) float64
+        Weight of the knots of each pass.
+    weights : tuple of float or None
+        Weight of each set of digits, spelled 1 to d; None where it vanishes.
+    part : int
+        ALL; UPPER: rows and columns are the same, half is computed and mirrored; DIAGONAL: block i with block i
+        alone, into an ``out`` of 8 columns.
+    edge : (8, 8) float64
+        Scratch for the last columns.
+    out : (n, p) float64, rows contiguous
+    """
+    n_rows, n_columns = out.shape
+    stride = out.strides[0] // 8
+    for s in range(len(first)):
+        n_words = last[s] - first[s]
+        for start in range(0, pa.shape[0], GROUP):
+            for c in range(0 if part == ALL else start, pb.shape[0]):
+                for i in range(start, min(start + GROUP, pa.shape[0])):
+                    if (part == UPPER and i > c) or (part == DIAGONAL and i != c):
+                        continue
+                    rows = min(LANES, n_rows - LANES * i)
+                    column = 0 if part == DIAGONAL else LANES * c
+                    a, b = pa[i, first[s]].ctypes.data, pb[c, first[s]].ctypes.data
+                    if column + LANES <= n_columns:
+                        target = out[LANES * i, column:].ctypes.data
+                        _add_block(a, b, n_words, rows, weights, scales[s], target, stride)
+                    else:
+                        edge[:] = 0.0
+                        _add_block(a, b, n_words, rows, weights, scales[s], edge.ctypes.data, LANES)
+                        _add_edge(edge, LANES * i, column, out)
+                    if part == UPPER and c > i and s + 1 == len(first):
+                        _mirror(LANES * i, column, out)
+
+
+@helper
+def _add_edge(edge: Any, row: int, column: int, out: Any) -> None:
+    for r in range(min(LANES, out.shape[0] - row)):
+        for t in range(out.shape[1] - column):
+            out[row + r, column + t] += edge[r, t]
+
+
+@helper
+def _mirror(row: int, column: int, out: Any) -> None:
+    for t in range(min(LANES, out.shape[1] - column)):
+        for r in range(LANES):
+            out[column + t, row + r] = out[row + r, column + t]
+
+
+@kernel
+def add_tile_plain(
+    pa: Any, pb: Any, first: Any, last: Any, scales: Any, weights: Any, part: int, out: Any
+) -> None:
+    """The same as `add_tile` by plain loops; ``weights`` (d,) float64, 0 where a term vanishes."""
+    d = pa.shape[2]
+    longest = LANES * (last - first).max()
+    rows = np.empty((LANES, d, longest), np.uint64)
+    columns = np.empty((d, longest), np.uint64)
+    digits = np.empty((64, longest), np.uint64)
+    carry, total = np.empty(longest, np.uint64), np.empty(longest)
+    for s in range(len(first)):
+        size = LANES * (last[s] - first[s])
+        for i in range(pa.shape[0]):
+            _repeat_rows(pa, i, first[s], size, rows)
+            for c in range(0 if part == ALL else i, i + 1 if part == DIAGONAL else pb.shape[0]):
+                _gather_columns(pb, c, first[s], size, columns)
+                column = 0 if part == DIAGONAL else LANES * c
+                for r in range(min(LANES, out.shape[0] - LANES * i)):
+                    _add_digits(rows[r], columns, size, digits, carry)
+                    _weigh(digits, weights, size, carry, total)
+                    for t in range(min(LANES, out.shape[1] - column)):
+                        value = 0.0
+                        for k in range(t, size, LANES):
+                            value += total[k]
+                        out[LANES * i + r, column + t] += scales[s] * value
+                if part == UPPER and c > i and s + 1 == len(first):
+                    _mirror(LANES * i, column, out)
+
+
+@helper
+def _repeat_rows(pa: Any, i: int, first: int, size: int, rows: Any) -> None:
+    """Each word of each row of a block, eight times over: (8, d, 8 words)."""
+    for r in range(LANES):
+        for j in range(pa.shape[2]):
+            for k in range(size // LANES):
+                rows[r, j, LANES * k : LANES * k + LANES] = pa[i, first + k, j, r]
+
+
+@helper
+def _gather_columns(pb: Any, c: int, first: int, size: int, columns: Any) -> None:
+    """The planes of a block, one row a coordinate: (d, 8 words)."""
+    for j in range(pb.shape[2]):
+        for k in range(size // LANES):
+            for t in range(LANES):
+                columns[j, LANES * k + t] = pb[c, first + k, j, t]
+
+
+@helper
+def _add_digits(row: Any, columns: Any, size: int, digits: Any, carry: Any) -> None:
+    """Add the bits of all coordinates, each rippling through the binary digits."""
+    for j in range(row.shape[0]):
+        p, q = row[j], columns[j]
+        for t in range(size):
+            carry[t] = p[t] & q[t]
+        level = 0
+        while (j + 1) >> level:
+            digit = digits[level]
+            if j + 1 == 1 << level:
+                digit[:] = uint64(0)
+            for t in range(size):
+                above = carry[t] & digit[t]
+                digit[t] ^= carry[t]
+                carry[t] = above
+            level += 1
+
+
+@helper
+def _weigh(digits: Any, weights: Any, size: int, both: Any, total: Any) -> None:
+    """Weighted popcounts of the sets of digits."""
+    total[:size] = 0.0
+    for g in range(1, len(weights) + 1):
+        if weights[g - 1] != 0.0:
+            both[:size] = ~uint64(0)
+            for level in range(64):
+                if g >> level & 1:
+                    digit = digits[level]
+                    for t in range(size):
+                        both[t] &= digit[t]
+            for t in range(size):
+                total[t] += weights[g - 1] * float64(_popcount(both[t]))
+
+
+@helper
+def _popcount(x: Any) -> Any:
+    """Bits that are set; LLVM recognises this and uses the machine's instruction."""
+    x = x - ((x >> uint64(1)) & uint64(0x5555555555555555))
+    x = (x & uint64(0x3333333333333333)) + ((x >> uint64(2)) & uint64(0x3333333333333333))
+    x = (x + (x >> uint64(4))) & uint64(0x0F0F0F0F0F0F0F0F)
+    return (x * uint64(0x0101010101010101)) >> uint64(56)

@@ -1,0 +1,154 @@
+"""A vocabulary of 64-byte vectors over LLVM: inner loops are written in its words.
+
+One source serves every machine: LLVM cuts a vector into what the machine has. A word that AVX-512 knows as one
+instruction and LLVM would not find is asked for by name there; numba's cache key names the machine too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+BYTES = 64
+I32, I64 = ir.IntType(32), ir.IntType(64)
+POINTER = ir.PointerType()
+
+
+class Lanes:
+    """Words for vectors of one scalar type, spoken to one LLVM builder.
+
+    Parameters
+    ----------
+    context, builder
+        What an intrinsic's code generator is handed.
+    scalar : numba type
+        uint64, int64, float64, float32 or another integer: the type of a lane.
+    """
+
+    def __init__(self, context: Any, builder: Any, scalar: Any) -> None:
+        self.builder, self.context = builder, context
+        self.scalar = context.get_value_type(scalar)
+        self.count = BYTES * 8 // scalar.bitwidth
+        self.vector = ir.VectorType(self.scalar, self.count)
+        self.code = ("f" if isinstance(scalar, types.Float) else "i") + str(scalar.bitwidth)
+
+    def constant(self, value: float) -> Any:
+        """The same number in every lane."""
+        return ir.Constant(self.vector, [value] * self.count)
+
+    def splat(self, value: Any) -> Any:
+        """A scalar in every lane."""
+        empty = ir.Constant(self.vector, ir.Undefined)
+        zeros = ir.Constant(ir.VectorType(I32, self.count), [0] * self.count)
+        return self.builder.shuffle_vector(self.builder.insert_element(empty, value, I32(0)), empty, zeros)
+
+    def load(self, pointer: Any, index: Any) -> Any:
+        """The vector at ``pointer``, ``index`` vectors on."""
+        value = self.builder.load(self._at(pointer, index, self.vector), typ=self.vector)
+        value.align = self._item
+        return value
+
+    def store(self, value: Any, pointer: Any, index: Any) -> None:
+        """Write the vector at ``pointer``, ``index`` vectors on."""
+        self.builder.store(value, self._at(pointer, index, self.vector)).align = self._item
+
+    def spread(self, pointer: Any, index: Any) -> Any:
+        """The scalar at ``pointer``, ``index`` scalars on, in every lane."""
+        return self.splat(self.builder.load(self._at(pointer, index, self.scalar), typ=self.scalar))
+
+    def popcount(self, x: Any) -> Any:
+        """Bits that are set, in each lane."""
+        return self._call(f"llvm.ctpop.v{self.count}{self.code}", x)
+
+    def fma(self, x: Any, y: Any, z: Any) -> Any:
+        """``x * y + z``: one instruction where there is one, two elsewhere (llvm.fma would call a function)."""
+        return self._call(f"llvm.fmuladd.v{self.count}{self.code}", x, y, z)
+
+    def parity(self, x: Any, y: Any, z: Any) -> Any:
+        """The sum digit of three bits."""
+        if self._ternary:
+            return self._look_up(x, y, z, 0x96)
+        return self.builder.xor(self.builder.xor(x, y), z)
+
+    def majority(self, x: Any, y: Any, z: Any) -> Any:
+        """The carry of three bits."""
+        if self._ternary:
+            return self._look_up(x, y, z, 0xE8)
+        b = self.builder
+        return b.or_(b.and_(x, y), b.and_(b.xor(x, y), z))
+
+    @property
+    def _item(self) -> int:
+        return BYTES // self.count
+
+    @property
+    def _ternary(self) -> bool:
+        return self.code == "i64" and "+avx512f" in str(self.context.codegen().magic_tuple())
+
+    def _look_up(self, x: Any, y: Any, z: Any, table: int) -> Any:
+        return self._call("llvm.x86.avx512.pternlog.q.512", x, y, z, I32(table))
+
+    def _at(self, pointer: Any, index: Any, element: Any) -> Any:
+        return self.builder.gep(pointer, [index], source_etype=element)
+
+    def _call(self, name: str, *args: Any) -> Any:
+        module = self.builder.module
+        kind = ir.FunctionType(self.vector, [arg.type for arg in args])
+        return self.builder.call(module.globals.get(name) or ir.Function(module, kind, name), args)
+
+
+def counter(lanes: Lanes, floats: Lanes, counts: Any) -> Any:
+    """Counts below 2**52 as floating-point numbers, exactly, without an instruction of AVX-512."""
+    b = lanes.builder
+    biased = b.bitcast(b.or_(counts, lanes.constant(0x4330000000000000)), floats.vector)
+    return b.fsub(biased, floats.constant(2.0**52))
+
+
+def address(builder: Any, value: Any) -> Any:
+    """An integer as a pointer."""
+    return builder.inttoptr(value, POINTER)
+
+
+def loop(
+    builder: Any, count: Any, start: Sequence[Any], body: Callable[[Any, list[Any]], Sequence[Any]]
+) -> list[Any]:
+    """``values = start; for k in range(count): values = body(k, values)``; ``count`` is at least 1."""
+    before = builder.block
+    head, after = builder.append_basic_block("loop"), builder.append_basic_block("after")
+    builder.branch(head)
+    builder.position_at_end(head)
+    k, values = builder.phi(I64), [builder.phi(x.type) for x in start]
+    new = list(body(k, values))
+    following = builder.add(k, I64(1))
+    for phi, first, later in zip([k, *values], [I64(0), *start], [following, *new], strict=True):
+        phi.add_incoming(first, before)
+        phi.add_incoming(later, builder.block)
+    builder.cbranch(builder.icmp_unsigned("<", following, count), head, after)
+    builder.position_at_end(after)
+    return new
+
+
+def add_bits(lanes: Lanes, bits: Sequence[Any]) -> list[Any]:
+    """Carry-save sum of one-bit numbers, 512 at once: the planes of its binary digits, lowest first."""
+    b = lanes.builder
+    waiting: list[list[Any]] = [[]]
+
+    def push(level: int, bit: Any) -> None:
+        if level == len(waiting):
+            waiting.append([])
+        waiting[level].append(bit)
+        if len(waiting[level]) == 3:
+            three = waiting[level]
+            waiting[level] = [lanes.parity(*three)]
+            push(level + 1, lanes.majority(*three))
+
+    for bit in bits:
+        push(0, bit)
+    for level, pair in enumerate(waiting):  # grows while it is walked
+        if len(pair) == 2:
+            waiting[level] = [b.xor(*pair)]
+            push(level + 1, b.and_(*pair))
+    return [digit[0] for digit in waiting]
