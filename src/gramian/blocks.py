@@ -91,7 +91,8 @@ class ArraySpec:
     @property
     def row_bytes(self) -> int:
         """Bytes of one row."""
-        return prod(self.shape[1:]) * self.dtype.itemsize
+        size: int = prod(self.shape[1:]) * self.dtype.itemsize
+        return size
 
     @property
     def nbytes(self) -> int:
@@ -99,7 +100,7 @@ class ArraySpec:
         return self.shape[0] * self.row_bytes
 
     def read_bytes(self, grid: Grid) -> int:
-        """Bytes decoded when every block of ``grid`` is read once: whole chunks, however few rows are used."""
+        """Bytes decoded when every block of ``grid`` is read once: whole chunks, however few rows count."""
         if self.chunks is None or not len(grid):
             return self.nbytes
         starts = np.arange(0, grid.size, grid.step)

@@ -24,9 +24,7 @@ def floating(block: Any, name: str) -> NDArray[Any]:
         return np.ascontiguousarray(array)
     if array.dtype.kind in "iub" or array.dtype == np.float16:
         return np.ascontiguousarray(array, dtype=np.float64)
-    raise InputTypeError(
-        f"{name} has the type {array.dtype}", "give real numbers, as float32 or float64"
-    )
+    raise InputTypeError(f"{name} has the type {array.dtype}", "give real numbers, as float32 or float64")
 
 
 def finite(block: NDArray[Any], name: str) -> NDArray[Any]:
@@ -51,9 +49,7 @@ def matrix(block: Any, name: str, *, columns: int | None = None, rows: int = 1) 
             "give a two-dimensional array of rows and columns",
         )
     if array.shape[0] < rows or array.shape[1] < 1:
-        raise InputError(
-            f"{name} has shape {array.shape}", f"give at least {rows} row(s) and one column"
-        )
+        raise InputError(f"{name} has shape {array.shape}", f"give at least {rows} row(s) and one column")
     if columns is not None and array.shape[1] != columns:
         raise InputError(
             f"{name} has {array.shape[1]} columns, expected {columns}",
@@ -126,21 +122,23 @@ def integer(value: Any, name: str, *, low: int = 1, high: int | None = None) -> 
     """A whole number between ``low`` and ``high``."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise InputTypeError(f"{name} is {value!r}", f"give a whole number of at least {low}")
-    if value < low or (high is not None and value > high):
+    number = int(value)
+    if number < low or (high is not None and number > high):
         span = f"at least {low}" if high is None else f"from {low} to {high}"
         raise InputError(f"{name} is {value}", f"give a whole number {span}")
-    return int(value)
+    return number
 
 
 def real(value: Any, name: str, *, low: float = 0.0, strict: bool = False) -> float:
     """A finite number of at least ``low``, or above it where ``strict``."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InputTypeError(f"{name} is {value!r}", "give a number")
-    if not np.isfinite(value) or value < low or (strict and value <= low):
+    number = float(value)
+    if not np.isfinite(number) or number < low or (strict and number <= low):
         raise InputError(
             f"{name} is {value}", f"give a finite number {'above' if strict else 'of at least'} {low:g}"
         )
-    return float(value)
+    return number
 
 
 def choice(value: Any, name: str, allowed: Sequence[Any]) -> Any:

@@ -1,0 +1,192 @@
+"""What an estimator hands to the engine: a block function over a grid, and what running it takes.
+
+Nothing is read or run here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gramian.blocks import Grid, Step
+from gramian.sources import spec_of
+
+STRIP = 8  # tiles that one task computes from one prepared block of rows
+NODES = 64  # partial sums that travel to the driver, at least 4 for each thread
+CONTRIBUTION = 64 << 20  # a larger K @ V is computed by full row strips, without symmetry
+
+Block = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class RowMap:
+    """Output rows from input rows, block by block.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(*row_blocks)`` gives the block of output rows; with `columns`,
+        ``function(*row_blocks, column=j)`` gives the columns ``columns[j]`` of it. A module-level
+        function, or a partial of one with small arguments.
+    grid : Grid
+        Blocks of rows.
+    tail : tuple of int
+        Shape of one output row; () for a vector.
+    dtype : numpy.dtype
+    columns : Grid, optional
+        Blocks of output columns, computed one at a time.
+    scratch : int
+        Bytes a row that the function needs beside input and output.
+    flops : float
+        Operations of the whole map.
+    """
+
+    function: Callable[..., Block]
+    grid: Grid
+    tail: tuple[int, ...]
+    dtype: np.dtype[Any]
+    columns: Grid | None = None
+    scratch: int = 0
+    flops: float = 0.0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.grid.size, *self.tail)
+
+    @property
+    def grids(self) -> tuple[Grid, ...]:
+        """Grid of each axis of the output, for `store.layout.create_array`."""
+        inner = [Grid(n, max(1, n)) for n in self.tail]
+        if self.columns is not None:
+            inner[0] = self.columns
+        return (self.grid, *inner)
+
+    def whole(self, *blocks: Block) -> Block:
+        """All columns of one block of rows."""
+        if self.columns is None:
+            return self.function(*blocks)
+        out = np.empty((len(blocks[0]), *self.tail), self.dtype)
+        for column, part in enumerate(self.columns):
+            out[:, part] = self.function(*blocks, column=column)
+        return out
+
+    def step(self, name: str, *sources: Any) -> Step:
+        """What `write` with these sources takes."""
+        specs = [spec_of(source) for source in sources]
+        height = min(self.grid.step, max(1, self.grid.size))
+        width = self.columns.step if self.columns is not None else prod(self.tail)
+        blocks = len(self.columns) if self.columns is not None else 1
+        # the block, its encoded copy and the buffer of the write
+        output = 3 * height * width * self.dtype.itemsize
+        return Step(
+            name,
+            tasks=len(self.grid),
+            read=sum(spec.read_bytes(self.grid) for spec in specs),
+            written=self.grid.size * prod(self.tail) * self.dtype.itemsize,
+            files=len(self.grid) * blocks,
+            flops=self.flops,
+            task_bytes=sum(2 * spec.block_bytes(self.grid) for spec in specs)
+            + output
+            + height * self.scratch,
+        )
+
+
+@dataclass(frozen=True)
+class TileMap:
+    """Tiles of a Gram matrix from two blocks of rows.
+
+    Parameters
+    ----------
+    tile : callable or None
+        ``tile(prepared_a, prepared_b)`` gives the (rows_a, rows_b) tile; on the diagonal of a
+        symmetric map both are the same object. None: the source is the matrix itself.
+    prepare : callable or None
+        ``prepare(row_block)``, once a block.
+    rows, columns : Grid
+        `columns` None: symmetric, and only tiles on and above the diagonal are computed.
+    dtype : numpy.dtype
+    scratch : int
+        Bytes a row of what `prepare` gives.
+    flops : float
+        Operations of one entry.
+    """
+
+    tile: Callable[[Any, Any], Block] | None
+    prepare: Callable[[Block], Any] | None
+    rows: Grid
+    columns: Grid | None
+    dtype: np.dtype[Any]
+    scratch: int = 0
+    flops: float = 0.0
+
+    @property
+    def symmetric(self) -> bool:
+        return self.columns is None
+
+    @property
+    def across(self) -> Grid:
+        """The grid of the columns."""
+        return self.rows if self.columns is None else self.columns
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows.size, self.across.size
+
+    @property
+    def grids(self) -> tuple[Grid, Grid]:
+        return self.rows, self.across
+
+    def strips(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """(i, (j, ...)): what one task computes, the longest rows first."""
+        for i in range(len(self.rows)):
+            for j in range(i if self.symmetric else 0, len(self.across), STRIP):
+                yield i, tuple(range(j, min(j + STRIP, len(self.across))))
+
+    def step(self, name: str, X: Any, Y: Any = None, *, stored: bool = True, width: int = 0) -> Step:
+        """What `write_tiles` (`stored`) or `tile_product` with ``width`` columns takes."""
+        first, second = spec_of(X), spec_of(X if Y is None else Y)
+        n, m = self.shape
+        entries = n * (n + 1) / 2 if self.symmetric else n * m
+        strips = sum(1 for _ in self.strips()) if stored else len(self.rows)
+        count = len(self.rows) * len(self.across)
+        a, b = min(self.rows.step, n), min(self.across.step, m)
+        tile = a * b * self.dtype.itemsize
+        rows = first.block_bytes(self.rows) + second.block_bytes(self.across) + (a + b) * self.scratch
+        if self.tile is None:
+            rows = tile
+        share = 8 * width * (n if self.symmetric and 8 * n * width <= CONTRIBUTION else a)
+        return Step(
+            name,
+            tasks=strips,
+            read=int(entries / max(1, a)) * second.row_bytes + first.nbytes,
+            written=n * m * self.dtype.itemsize if stored else 0,
+            files=count if stored else 0,
+            flops=self.flops * entries,
+            # a tile, its transposed copy and the buffers of a write; or the shares of K @ V
+            task_bytes=2 * rows + (3 if stored else 2) * tile + 3 * share + 16 * b * width,
+            driver_bytes=0 if stored else 3 * 8 * n * width + 4 * share,
+        )
+
+
+def sum_step(
+    name: str, grid: Grid, *sources: Any, scratch: int = 0, result: int = 0, flops: float = 0.0
+) -> Step:
+    """What `row_sum` takes: ``scratch`` bytes a row, ``result`` bytes of one partial sum."""
+    specs = [spec_of(source) for source in sources]
+    nodes = min(len(grid), NODES)
+    height = min(grid.step, max(1, grid.size))
+    return Step(
+        name,
+        tasks=nodes,
+        read=sum(spec.read_bytes(grid) for spec in specs),
+        written=nodes * result,
+        files=nodes,
+        flops=flops,
+        task_bytes=sum(2 * spec.block_bytes(grid) for spec in specs) + height * scratch + 5 * result,
+        driver_bytes=(3 + nodes.bit_length()) * result,
+    )

@@ -1,0 +1,301 @@
+"""Rows of any array, NumPy, Zarr or Dask, read block by block in one form: C-contiguous and decoded.
+
+A stored array of features may carry ``scale`` and ``n_bits`` in its attributes; reading applies them,
+so that everybody sees what ``transform`` returns.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import zarr
+import zarr.storage
+from numpy.typing import NDArray
+
+from gramian.blocks import ArraySpec, Grid
+from gramian.errors import InputError, InputTypeError
+from gramian.store.layout import create_array
+from gramian.store.writer import write_block
+
+STAGED = 1 << 20  # larger constants travel to remote workers as files, not within the tasks
+
+
+@dataclass(frozen=True)
+class Raw:
+    """An array as it is stored: neither scaled nor unpacked."""
+
+    array: Any
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The rows of an array at the given indices, in their order.
+
+    Parameters
+    ----------
+    array : NumPy or Zarr array
+    indices : (M,) integers
+        Sorted indices are read fastest.
+    """
+
+    array: Any
+    indices: NDArray[np.integer[Any]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.indices), *spec_of(self.array).shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return spec_of(self.array).dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+
+def is_dask(array: Any) -> bool:
+    """Whether this is a Dask array; Dask's array module is imported only when somebody has one."""
+    return type(array).__module__.startswith("dask.array")
+
+
+def in_memory(array: Any) -> bool:
+    """Whether the rows are held by this process as NumPy."""
+    if isinstance(array, (Raw, Selected)):
+        return in_memory(array.array)
+    return isinstance(array, np.ndarray)
+
+
+def as_array(array: Any, name: str = "X") -> Any:
+    """NumPy, Zarr, Dask, Raw and Selected as they are; lists and frames as NumPy.
+
+    Raises
+    ------
+    InputTypeError
+        For a path, a sparse matrix or an array of Python objects.
+    InputError
+        For a Dask array whose chunk sizes are unknown.
+    """
+    if isinstance(array, (str, Path)):
+        raise InputTypeError(
+            f"{name} is the path {str(array)!r}",
+            "open it first: gramian.open_dataset(path) or zarr.open_array(path)",
+        )
+    if isinstance(array, (np.ndarray, zarr.Array, Raw, Selected)):
+        return array
+    if is_dask(array):
+        if any(np.isnan(size) for sizes in array.chunks for size in sizes):
+            raise InputError(
+                f"{name} is a Dask array of unknown chunk sizes", "call compute_chunk_sizes() on it first"
+            )
+        return array
+    if hasattr(array, "tocsr"):
+        raise InputTypeError(f"{name} is a sparse matrix", "give a dense array, for example array.toarray()")
+    return np.asarray(array)
+
+
+def spec_of(array: Any) -> ArraySpec:
+    """Shape, dtype and chunks as a reader sees them. Nothing is read."""
+    if isinstance(array, ArraySpec):
+        return array
+    if isinstance(array, Raw):
+        inner = array.array
+        return _stored_spec(inner) if isinstance(inner, zarr.Array) else spec_of(inner)
+    if isinstance(array, Selected):
+        inner_spec = spec_of(array.array)
+        return ArraySpec((len(array.indices), *inner_spec.shape[1:]), inner_spec.dtype, inner_spec.chunks)
+    if isinstance(array, zarr.Array):
+        spec = _stored_spec(array)
+        bits: Any = array.attrs.get("n_bits")
+        if bits is None:
+            return spec
+        chunks = None if spec.chunks is None else (spec.chunks[0], int(bits))
+        return ArraySpec((spec.shape[0], int(bits)), np.dtype(np.float32), chunks)
+    if is_dask(array):
+        return ArraySpec(array.shape, array.dtype, array.chunksize)
+    array = np.asarray(array)
+    return ArraySpec(array.shape, array.dtype)
+
+
+def _stored_spec(array: zarr.Array[Any]) -> ArraySpec:
+    return ArraySpec(array.shape, np.dtype(array.dtype), array.chunks)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Rows of a NumPy array; a task on another machine takes its own rows along."""
+
+    array: NDArray[Any]
+    first: int = 0
+
+    def read(self, rows: slice) -> NDArray[Any]:
+        return np.ascontiguousarray(self.array[rows.start - self.first : rows.stop - self.first])
+
+    def alone(self, rows: slice) -> Memory:
+        return Memory(self.array[rows.start - self.first : rows.stop - self.first].copy(), rows.start)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Rows of a Zarr array; it travels as a path with its metadata, and the task reads."""
+
+    array: zarr.Array[Any]
+    raw: bool = False
+    indices: NDArray[np.integer[Any]] | None = None
+    first: int = 0
+
+    def read(self, rows: slice) -> NDArray[Any]:
+        if self.indices is None:
+            block = np.asarray(self.array[rows])
+        else:
+            block = _pick(self.array, self.indices[rows.start - self.first : rows.stop - self.first])
+        return np.ascontiguousarray(block if self.raw else decode(block, self.array.attrs))
+
+    def alone(self, rows: slice) -> Stored:
+        if self.indices is None:
+            return self
+        return Stored(
+            self.array, self.raw, self.indices[rows.start - self.first : rows.stop - self.first], rows.start
+        )
+
+
+RowSource = Memory | Stored
+
+
+def _pick(array: zarr.Array[Any], indices: NDArray[np.integer[Any]]) -> NDArray[Any]:
+    """Rows at the indices, one stored chunk after the other: never more than a chunk beside the result."""
+    out = np.empty((len(indices), *array.shape[1:]), array.dtype)
+    height = array.chunks[0]
+    order = np.argsort(indices, kind="stable")
+    chunk = indices[order] // height
+    for start, stop in _runs(chunk):
+        wanted = order[start:stop]
+        first, last = int(indices[wanted[0]]), int(indices[wanted[-1]])
+        block = np.asarray(array[first : last + 1])
+        out[wanted] = block[indices[wanted] - first]
+    return out
+
+
+def _runs(values: NDArray[Any]) -> Iterator[tuple[int, int]]:
+    """Start and stop of each run of equal values."""
+    if not len(values):
+        return
+    edges = np.flatnonzero(np.diff(values)) + 1
+    yield from zip([0, *edges.tolist()], [*edges.tolist(), len(values)], strict=True)
+
+
+def decode(block: NDArray[Any], attrs: Any) -> NDArray[Any]:
+    """What ``transform`` returns, from what is stored: bits to signs, then the factor 1/sqrt(m)."""
+    bits, scale = attrs.get("n_bits"), attrs.get("scale")
+    if bits is not None:
+        unpacked = np.unpackbits(block, axis=1, count=int(bits), bitorder="little")
+        block = unpacked.astype(np.float32)
+        block *= 2
+        block -= 1
+    if scale is not None:
+        block = block * block.dtype.type(scale)
+    return block
+
+
+def row_source(array: Any) -> RowSource:
+    """The reader of an array that is NumPy or Zarr, perhaps within Raw or Selected."""
+    if isinstance(array, Raw):
+        inner = array.array
+        return Stored(inner, raw=True) if isinstance(inner, zarr.Array) else row_source(inner)
+    if isinstance(array, Selected):
+        inner = array.array
+        if isinstance(inner, zarr.Array):
+            return Stored(inner, indices=np.asarray(array.indices))
+        return Memory(np.asarray(inner)[array.indices])
+    if isinstance(array, zarr.Array):
+        return Stored(array)
+    return Memory(np.asarray(array))
+
+
+def take(array: Any, indices: Any) -> NDArray[Any]:
+    """Rows of any array at the given indices, in their order, within bounded memory.
+
+    Parameters
+    ----------
+    array : NumPy, Zarr or Dask array, Raw or Selected
+    indices : (M,) integers
+
+    Returns
+    -------
+    ndarray of M rows
+    """
+    indices = np.asarray(indices, dtype=np.intp)
+    if is_dask(array):
+        return np.ascontiguousarray(array[indices].compute())
+    source = row_source(array)
+    if isinstance(source, Memory):
+        return np.ascontiguousarray(source.array[indices])
+    if source.indices is not None:
+        indices = source.indices[indices]
+    block = _pick(source.array, indices)
+    return block if source.raw else decode(block, source.array.attrs)
+
+
+def scratch_folder() -> str | None:
+    """Where intermediate data goes: a folder that every worker sees; None: this machine's own."""
+    folder: str | None = dask.config.get("gramian.scratch", None) or dask.config.get(
+        "temporary-directory", None
+    )
+    return folder
+
+
+class Scratch:
+    """Intermediate arrays on disk, removed when the operation that needed them ends."""
+
+    def __init__(self) -> None:
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._count = 0
+
+    def create(self, shape: tuple[int, ...], dtype: Any, step: int) -> zarr.Array[Any]:
+        """An array in chunks of ``step`` rows."""
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="gramian-", dir=scratch_folder())
+        self._count += 1
+        group = zarr.open_group(str(Path(self._folder.name) / f"{self._count}.zarr"), mode="w", zarr_format=3)
+        grids = (Grid(shape[0], step), *(Grid(n, max(1, n)) for n in shape[1:]))
+        return create_array(group, "rows", shape, np.dtype(dtype), grids)
+
+    def keep(self, array: Any, step: int) -> zarr.Array[Any]:
+        """A NumPy or Zarr array as a file that every worker can read."""
+        out = self.create(array.shape, array.dtype, step)
+        for index, rows in enumerate(Grid(array.shape[0], step)):
+            write_block(out, (index, *([0] * (array.ndim - 1))), np.ascontiguousarray(array[rows]))
+        return out
+
+    def close(self) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+
+@contextmanager
+def scratch() -> Iterator[Scratch]:
+    """A place for intermediate arrays that lives as long as the ``with`` block."""
+    place = Scratch()
+    try:
+        yield place
+    finally:
+        place.close()
+
+
+def lives_in_memory(array: zarr.Array[Any]) -> bool:
+    """Whether a Zarr array's store exists in this process only."""
+    return isinstance(array.store, zarr.storage.MemoryStore)
+
+
+def rows_of_size(spec: ArraySpec, target: int) -> int:
+    """Rows of about ``target`` bytes, at least one."""
+    return max(1, target // max(1, prod(spec.shape[1:]) * spec.dtype.itemsize))
