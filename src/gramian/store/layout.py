@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -216,6 +217,8 @@ def _check_format(facts: Mapping[str, Any], path: str) -> None:
             f"{path} has format {number}, this version reads format {FORMAT}",
             "update gramian, or write the store again",
         )
+    if facts.get("complete") is False:
+        raise StoreError(f"{path} was begun but not finished", "write it again with --force")
     if kind not in KINDS:
         raise StoreError(f"{path} is of kind {kind!r}, known are {', '.join(KINDS)}", "write the store again")
 
@@ -301,9 +304,16 @@ def create_store(
     if kind not in KINDS:
         raise StoreError(f"the kind of a store is {kind!r}", f"give one of {', '.join(KINDS)}")
     facts = {"format": FORMAT, "kind": kind, **(attrs or {})}
-    try:
+    with _writing(path):
         _make_way(path, kind, force)
         return zarr.create_group(path, zarr_format=3, attributes={"gramian": facts})
+
+
+@contextmanager
+def _writing(path: str) -> Iterator[None]:
+    """Failures of a place that is to be written as one line of cause and one of remedy."""
+    try:
+        yield
     except StoreError:
         raise
     except ImportError as error:
@@ -315,25 +325,38 @@ def create_store(
         raise StoreError(f"{path} cannot be written: {cause}", "choose another place") from error
 
 
-def _make_way(path: str, kind: str, force: bool) -> None:
-    local = _local(path)
-    if local is None:
-        _make_way_remote(path, kind, force)
-    elif local.exists() or local.is_symlink():
+def check_free(path: str | os.PathLike[str], kind: str, *, force: bool = False) -> None:
+    """Refuse a path that `create_store` would refuse; nothing is removed.
+
+    Raises
+    ------
+    StoreError
+        If the path exists, or, with ``force``, holds something else than a store of this package.
+    """
+    path = os.fspath(path)
+    with _writing(path):
+        local = _local(path)
+        if not (_remote_exists(path) if local is None else local.exists() or local.is_symlink()):
+            return
         if not force:
             raise StoreError(f"{path} exists already", "choose another path or give --force to replace it")
-        _check_replaceable(local, path, kind)
+        if local is None:
+            _check_kind(_own_kind(path), path, kind)
+        else:
+            _check_replaceable(local, path, kind)
+
+
+def _remote_exists(path: str) -> bool:
+    return not sync(zarr.storage.FsspecStore.from_url(path).is_empty(""))
+
+
+def _make_way(path: str, kind: str, force: bool) -> None:
+    check_free(path, kind, force=force)
+    local = _local(path)
+    if local is None:
+        sync(zarr.storage.FsspecStore.from_url(path).delete_dir(""))
+    elif local.exists():
         _empty(local)
-
-
-def _make_way_remote(path: str, kind: str, force: bool) -> None:
-    store = zarr.storage.FsspecStore.from_url(path)
-    if sync(store.is_empty("")):
-        return
-    if not force:
-        raise StoreError(f"{path} exists already", "choose another path or give --force to replace it")
-    _check_kind(_own_kind(path), path, kind)
-    sync(store.delete_dir(""))
 
 
 def _check_replaceable(local: Path, path: str, kind: str) -> None:
