@@ -21,7 +21,6 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import google_crc32c
@@ -221,29 +220,30 @@ class Run:
         """Lock, look who owns the run, and refuse politely."""
         try:
             self._journal.mkdir(parents=True, exist_ok=True)
-            lock = (self.root / "lock").open("ab")
+            locks = self._try_lock()
         except OSError as error:
             raise RunError(
                 f"{self.root} cannot be written: {error.strerror}", "choose another directory"
             ) from None
-        locks = True
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel drops it when the process dies
-            self._lock = lock
-        except BlockingIOError:
-            lock.close()
-        except OSError:  # no locks on this file system: the journal alone decides
-            lock.close()
-            locks = False
         self._scan()
         if self._lock is None and not takeover and (locks or self._owner):
             owner = self._owner or {}
             who = f"process {owner.get('process', '?')} on {owner.get('host', 'an unknown host')}"
-            self._release()
             raise RunError(
                 f"{self.root} is in use by {who}" if locks else f"{self.root} was left open by {who}",
                 "wait until it has ended, or give --takeover if it is dead or hangs",
             )
+
+    def _try_lock(self) -> bool:
+        """Take the lock if it is free; False where there are no locks: there the journal alone decides."""
+        lock = (self.root / "lock").open("ab")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel drops it when the process dies
+        except OSError as error:
+            lock.close()
+            return isinstance(error, BlockingIOError)
+        self._lock = lock
+        return True
 
     def _begin(self) -> None:
         if not put_new(self.root / "manifest", seal_manifest(self.manifest)):
@@ -448,13 +448,8 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, Overtaken):
-            self._release()
-        else:
-            self.close()
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _writable(self) -> None:
         if self.read_only:
@@ -462,7 +457,10 @@ class Run:
 
     def _append(self, entry: dict[str, Any]) -> None:
         self._writable()
+        if self._lock is None:  # who took over gets the lock once the other is gone
+            self._try_lock()
         if not put_new(self._journal / f"{self._next:08d}", seal(entry)):
+            self._release()
             raise Overtaken(
                 f"another process took over {self.root} and this one stops", "let the other end, then resume"
             )
