@@ -1,0 +1,769 @@
+"""The command line: options, progress, exit codes; no arithmetic.
+
+Exit codes: 0 done, 1 the job or the check failed, 2 the words of the call are wrong, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json as _json
+import os
+import shlex
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from gramian import __version__, pipeline
+from gramian.blocks import size_text
+from gramian.errors import GramianError, GramianWarning
+from gramian.job import Cluster, Job, JobError, Stage, command_job, parse_settings, parse_size, read_job
+
+DONE, FAILED, WRONG_WORDS, INTERRUPTED = 0, 1, 2, 130
+SECONDS_BETWEEN_LINES = 10.0  # of progress where no terminal shows bars
+
+UsageError: Any = typer.BadParameter.__base__  # whichever click typer brings along
+
+app = typer.Typer(
+    name="gramian",
+    help="Kernel learning on data larger than memory: subspaces and covariates, in Zarr, on a Dask cluster.",
+    epilog="Start with `gramian demo`. Each command explains itself: `gramian featurize --help`.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+# ---------------------------------------------------------------- options
+
+WHERE, LIMITS, RUN, SHOW = "Where it runs", "Plan", "The run", "What is shown"
+
+
+def _option(help: str, panel: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+
+
+Rows = Annotated[
+    str | None,
+    _option("Use some rows only: train, test (by the split) or A:B.", "Data", metavar="train|test|A:B"),
+]
+Settings = Annotated[
+    list[str] | None,
+    _option(
+        "A parameter of what is made, as in TOML; none for None. Repeat as needed.",
+        "Data",
+        "--set",
+        metavar="NAME=VALUE",
+    ),
+]
+Json = Annotated[bool, _option("Print the result as JSON on stdout.", SHOW, "--json")]
+Debug = Annotated[bool, _option("Show the traceback of an error.", SHOW, "--debug")]
+Out = Annotated[
+    str,
+    _option(
+        "Where the output goes; its run directory is this path with .run appended.",
+        "Data",
+        "--out",
+        metavar="PATH",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of every command that computes."""
+
+    workers: Annotated[
+        int | None,
+        _option(
+            "Processes of a local cluster; 0: threads of this process. Default: one a core.", WHERE, min=0
+        ),
+    ] = None
+    threads: Annotated[int | None, _option("Threads of each worker.", WHERE, min=1)] = None
+    memory_limit: Annotated[
+        str | None, _option("Memory of each worker, such as 700MiB.", WHERE, metavar="SIZE")
+    ] = None
+    scheduler: Annotated[
+        str | None,
+        _option("Address of a running scheduler, such as tcp://host:8786.", WHERE, metavar="ADDRESS"),
+    ] = None
+    tls_ca: Annotated[
+        str | None, _option("Certificate of the authority, for tls:// addresses.", WHERE, metavar="FILE")
+    ] = None
+    tls_cert: Annotated[str | None, _option("This client's certificate.", WHERE, metavar="FILE")] = None
+    tls_key: Annotated[str | None, _option("This client's key.", WHERE, metavar="FILE")] = None
+    max_memory: Annotated[
+        str | None,
+        _option("Refuse a plan that needs more, driver and workers together.", LIMITS, metavar="SIZE"),
+    ] = None
+    plan: Annotated[bool, _option("Print the plan and stop: nothing is submitted.", LIMITS, "--plan")] = False
+    resume: Annotated[
+        bool,
+        _option(
+            "Continue the run: check what is recorded, compute what is missing or damaged.", RUN, "--resume"
+        ),
+    ] = False
+    takeover: Annotated[
+        bool, _option("With --resume: the process that left the run open is dead.", RUN, "--takeover")
+    ] = False
+    allow_mixed: Annotated[
+        bool, _option("With --resume: accept other versions or another processor.", RUN, "--allow-mixed")
+    ] = False
+    force: Annotated[bool, _option("Replace an existing output and its run.", RUN, "--force")] = False
+    progress: Annotated[bool, _option("Show progress, or be quiet.", SHOW, "--progress/--quiet")] = True
+    json: Json = False
+    debug: Debug = False
+
+    def cluster(self) -> Cluster:
+        """Where the blocks are computed, as far as the call says."""
+        limit = None if self.memory_limit is None else parse_size(self.memory_limit, "--memory-limit")
+        return Cluster(
+            self.workers, self.threads, limit, self.scheduler, self.tls_ca, self.tls_cert, self.tls_key
+        )
+
+    def limit(self) -> int | None:
+        """The plan's limit in bytes."""
+        return None if self.max_memory is None else parse_size(self.max_memory, "--max-memory")
+
+
+def computes(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of every command that computes; it receives them as one `Options`."""
+    hints = get_type_hints(Options, include_extras=True)
+    shared = [
+        inspect.Parameter(
+            item.name, inspect.Parameter.KEYWORD_ONLY, default=item.default, annotation=hints[item.name]
+        )
+        for item in fields(Options)
+    ]
+
+    def called(**words: Any) -> None:
+        options = Options(**{item.name: words.pop(item.name) for item in fields(Options)})
+        command(**words, options=options)
+
+    own_hints = get_type_hints(command, include_extras=True)
+    own = [
+        parameter.replace(annotation=own_hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in inspect.signature(command).parameters.items()
+        if name != "options"
+    ]
+    called.__name__, called.__doc__ = command.__name__, command.__doc__
+    called.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *shared]}
+    return called
+
+
+# ---------------------------------------------------------------- what is shown
+
+stderr = Console(stderr=True, highlight=False)
+stdout = Console(highlight=False, soft_wrap=True)
+
+
+class Display(pipeline.Watch):
+    """Progress on stderr: bars on a terminal, else a line now and then."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.quiet = quiet
+        self._bars: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+        self._began: dict[str, float] = {}
+        self._shown = 0.0
+
+    @contextmanager
+    def open(self) -> Iterator[Display]:
+        """Bars live within this block."""
+        if self.quiet or not stderr.is_terminal:
+            yield self
+            return
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(compact=True),
+        )
+        with Progress(*columns, console=stderr) as self._bars:
+            yield self
+
+    def say(self, text: str) -> None:
+        """One line."""
+        if not self.quiet:
+            stderr.print(escape(text), soft_wrap=True)
+
+    def progress(self, name: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        began = self._began.setdefault(name, now)
+        rate = f"{done / (now - began):.1f} blocks/s" if now > began and done else ""
+        if self._bars is not None:
+            if name not in self._tasks:
+                self._tasks[name] = self._bars.add_task(escape(name), total=total, rate="")
+            self._bars.update(self._tasks[name], completed=done, total=total, rate=rate)
+        elif done < total and now - max(self._shown, began) > SECONDS_BETWEEN_LINES:
+            self._shown = now
+            left = (now - began) / done * (total - done) if done else 0.0
+            self.say(f"{name}: {done:,}/{total:,} blocks, {rate or 'no rate yet'}, {left:.0f} s left")
+
+
+def _print_plan(found: pipeline.Outline, as_json: bool) -> None:
+    steps, facts = found.plan.rows(), found.facts()
+    if as_json:
+        print(_json.dumps({"steps": steps, **facts}, indent=2))
+        return
+    table = Table(box=None, pad_edge=False)
+    for place, column in enumerate(steps[0]):
+        table.add_column(column, justify="left" if place == 0 else "right")
+    for step in steps:
+        table.add_row(*map(escape, step.values()))
+    stdout.print(table, soft_wrap=False)
+    workers = (
+        f"{facts['workers']} workers of {size_text(facts['worker_bytes'])}"
+        if facts["workers"]
+        else "no workers"
+    )
+    print(
+        f"{facts['tasks']:,} tasks, {size_text(facts['read_bytes'])} read, {size_text(facts['written_bytes'])} "
+        f"written in {facts['files']:,} files\npeak memory {size_text(facts['total_bytes'])}: "
+        f"{size_text(facts['driver_bytes'])} in the driver, {workers}"
+    )
+
+
+def _print_outcome(outcome: pipeline.Outcome, display: Display, as_json: bool) -> None:
+    if as_json:
+        print(
+            _json.dumps(
+                {
+                    "run": outcome.root,
+                    "planned_bytes": outcome.planned,
+                    "measured_bytes": outcome.measured,
+                    "stages": outcome.records,
+                },
+                indent=2,
+            )
+        )
+    else:
+        for record in outcome.records:
+            _print_results(record, len(outcome.records) > 1, display)
+    if outcome.measured:
+        display.say(f"peak memory {size_text(outcome.measured)}, planned {size_text(outcome.planned)}")
+    if outcome.root and not outcome.computed:
+        display.say(f"{outcome.root} was complete: every recorded block is as it was written")
+    elif outcome.root:
+        display.say(f"run directory {outcome.root}; see it with: gramian report {outcome.root}")
+
+
+def _print_results(record: dict[str, Any], named: bool, display: Display) -> None:
+    """Scores on stdout, they are what was asked for; a summary of anything else on stderr."""
+    results = [
+        f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in record.get("results", {}).items()
+    ]
+    prefix = f"{record['stage']}: " if named else ""
+    if record["command"] == "evaluate":
+        print("\n".join(prefix + line for line in results))
+    else:
+        took = f"{record['seconds']:.1f} s"
+        display.say(f"{prefix}{record['output']}, {', '.join([*results, took])}")
+
+
+def _execute(job: Job, options: Options) -> None:
+    if options.plan:
+        found = pipeline.outline(job)
+        _print_plan(found, options.json)
+        found.check()
+        return
+    display = Display(quiet=not options.progress)
+    with display.open():
+        outcome = pipeline.run(
+            job,
+            resume=options.resume,
+            takeover=options.takeover,
+            allow_mixed=options.allow_mixed,
+            force=options.force,
+            watch=display,
+        )
+    _print_outcome(outcome, display, options.json)
+
+
+def _run_stage(options: Options, **words: Any) -> None:
+    words["set"] = parse_settings(words.pop("set", None) or ())
+    stage = Stage(name=words["command"], **words)
+    _execute(command_job(stage, cluster=options.cluster(), max_memory=options.limit()), options)
+
+
+# ---------------------------------------------------------------- commands
+
+MAKE, USE, LOOK = "Make", "Use and test", "Look and check"
+Store = Annotated[str, typer.Argument(help="A data set or a store of features.", metavar="STORE")]
+Fitted = Annotated[str, typer.Argument(help="A model made by `gramian fit`.", metavar="MODEL")]
+
+
+@app.callback(invoke_without_command=True)
+def _main(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        print(f"gramian {__version__}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command(rich_help_panel=MAKE)
+@computes
+def featurize(
+    store: Store,
+    features: Annotated[
+        str,
+        _option(
+            "periodic, sign, linear, hal; or a store of features or a model, whose map is used again.",
+            "Data",
+            "--features",
+            metavar="KIND|PATH",
+        ),
+    ],
+    out: Out,
+    rows: Rows = None,
+    set: Settings = None,
+    *,
+    options: Options,
+) -> None:
+    """Make features: random features of subspaces, or principal components of the HAL kernel.
+
+    gramian featurize objects.zarr --features periodic --set n_projections=4096 --out features.zarr
+
+    The inner products of the features estimate the kernel. The fitted map is kept with them, so that a model
+    made of them predicts on a raw data set. sign features are packed, one bit each, unless --set packed=false.
+    """
+    _run_stage(options, command="featurize", store=store, what=features, out=out, rows=rows, set=set)
+
+
+@app.command(rich_help_panel=MAKE)
+@computes
+def gram(
+    store: Store,
+    kernel: Annotated[
+        str,
+        _option(
+            "The kernel, such as hal, projection, periodic, hamming.", "Data", "--kernel", metavar="KIND"
+        ),
+    ],
+    out: Out,
+    rows: Rows = None,
+    set: Settings = None,
+    *,
+    options: Options,
+) -> None:
+    """Compute a Gram matrix tile by tile; it is never held in memory.
+
+    gramian gram objects.zarr --kernel periodic --set omega=0.3 --out gram.zarr
+    """
+    _run_stage(options, command="gram", store=store, what=kernel, out=out, rows=rows, set=set)
+
+
+@app.command(rich_help_panel=MAKE)
+@computes
+def fit(
+    store: Store,
+    model: Annotated[
+        str,
+        _option(
+            "The model, such as pchar, pchal, ridge, ridge-classifier.", "Data", "--model", metavar="KIND"
+        ),
+    ],
+    out: Out,
+    rows: Rows = None,
+    set: Settings = None,
+    *,
+    options: Options,
+) -> None:
+    """Fit a model to covariates or to features, and keep it as Zarr and JSON.
+
+    gramian fit diabetes.zarr --model pchar --rows train --out model.zarr
+
+    What is not set is chosen by cross-validation. HAL models read the covariates; linear models the features,
+    else the covariates. A model made of features keeps their map.
+    """
+    _run_stage(options, command="fit", store=store, what=model, out=out, rows=rows, set=set)
+
+
+@app.command(rich_help_panel=USE)
+@computes
+def predict(model: Fitted, store: Store, out: Out, rows: Rows = None, *, options: Options) -> None:
+    """Predict for every row of a store, block by block.
+
+    gramian predict model.zarr new.zarr --out predictions.zarr
+
+    A model made of features takes features of the same map, or a raw data set, which goes through the map.
+    """
+    _run_stage(options, command="predict", store=store, what=model, out=out, rows=rows)
+
+
+@app.command(rich_help_panel=USE)
+@computes
+def evaluate(
+    model: Fitted,
+    store: Store,
+    out: Annotated[
+        str | None,
+        _option("Keep the scores as JSON; without it nothing is left.", "Data", "--out", metavar="JSON"),
+    ] = None,
+    rows: Rows = None,
+    *,
+    options: Options,
+) -> None:
+    """Score a model: R2 and RMSE, or accuracy and log loss; streamed, never whole in memory.
+
+    gramian evaluate model.zarr diabetes.zarr --rows test
+    """
+    _run_stage(options, command="evaluate", store=store, what=model, out=out, rows=rows)
+
+
+@app.command(rich_help_panel=USE)
+@computes
+def run(
+    job: Annotated[Path, typer.Argument(help="A job file.", metavar="JOB.toml")], *, options: Options
+) -> None:
+    """Run every stage of a job, in order.
+
+    gramian run job.toml --resume
+    """
+    _execute(read_job(job, cluster=options.cluster(), max_memory=options.limit()), options)
+
+
+@app.command(rich_help_panel=LOOK)
+def plan(
+    job: Annotated[Path, typer.Argument(help="A job file.", metavar="JOB.toml")],
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show what a job would take: tasks, bytes, files, peak memory. Exit code 1 if it does not fit.
+
+    gramian plan job.toml
+    """
+    _execute(read_job(job), Options(plan=True, json=json, debug=debug))
+
+
+@app.command(rich_help_panel=MAKE)
+def ingest(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="npy, npz, CSV (a file or a glob), Parquet, a folder of images, Zarr.", metavar="SOURCE"
+        ),
+    ],
+    dest: Annotated[str, typer.Argument(help="The data set to make.", metavar="DEST")],
+    subspaces: Annotated[
+        bool, _option("Turn each group of rows or images into one subspace.", "Subspaces", "--subspaces")
+    ] = False,
+    rank: Annotated[
+        int | None, _option("Dimension of each subspace.", "Subspaces", "--rank", metavar="K", min=1)
+    ] = None,
+    energy: Annotated[
+        float | None,
+        _option("Or: as many dimensions as hold this part of the energy.", "Subspaces", "--energy"),
+    ] = None,
+    group_by: Annotated[
+        str | None,
+        _option(
+            "What makes a group: a folder level, a pattern or a column.",
+            "Subspaces",
+            "--group-by",
+            metavar="LEVEL|PATTERN|COL",
+        ),
+    ] = None,
+    center: Annotated[
+        bool, _option("Subtract the mean of each group first.", "Subspaces", "--center")
+    ] = False,
+    on_deficient: Annotated[
+        str,
+        _option(
+            "A group of lower rank is an error, or is dropped and counted.",
+            "Subspaces",
+            "--on-deficient",
+            metavar="error|drop",
+        ),
+    ] = "error",
+    labels: Annotated[
+        str | None,
+        _option(
+            "Where the classes are: a folder level or a column.", "Data", "--labels", metavar="LEVEL|COL"
+        ),
+    ] = None,
+    target: Annotated[
+        str | None, _option("The column to predict.", "Data", "--target", metavar="COL")
+    ] = None,
+    split: Annotated[
+        float | None,
+        _option("Part of the rows for testing; groups stay whole.", "Data", "--split", metavar="FRACTION"),
+    ] = None,
+    random_state: Annotated[int, _option("Seed of the split.", "Data", "--random-state")] = 0,
+    gray: Annotated[
+        bool | None, _option("Read images as gray or in colour.", "Images", "--gray/--color")
+    ] = None,
+    size: Annotated[
+        str | None, _option("Scale images to this size.", "Images", "--size", metavar="HxW")
+    ] = None,
+    force: Annotated[bool, _option("Replace an existing data set.", RUN, "--force")] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Bring data into a store: subspaces or covariates, with targets, classes, groups and a split.
+
+    gramian ingest "data/part-*.csv" houses.zarr --target price --split 0.2
+
+    gramian ingest photos/ objects.zarr --rank 10 --group-by 2 --labels 1 --gray --size 32x32
+    """
+    del debug
+    from gramian.ingest import ingest as bring_in
+
+    display = Display(quiet=json)
+    with display.open():
+        data = bring_in(
+            source,
+            dest,
+            subspaces=subspaces,
+            rank=rank,
+            energy=energy,
+            group_by=_level(group_by),
+            labels=_level(labels),
+            target=target,
+            gray=gray,
+            size=size,
+            center=center,
+            on_deficient=on_deficient,
+            split=split,
+            random_state=random_state,
+            force=force,
+            on_progress=lambda seen: display.progress(seen.name, seen.done, seen.total),
+        )
+    if json:
+        print(
+            _json.dumps(
+                {"store": dest, "kind": data.kind, "rows": data.rows, "arrays": list(data.arrays)}, indent=2
+            )
+        )
+    else:
+        stderr.print(escape(repr(data)), soft_wrap=True)
+
+
+def _level(text: str | None) -> int | str | None:
+    """A number counts folders; anything else is a pattern or a column."""
+    return int(text) if text is not None and text.isdecimal() else text
+
+
+@app.command("inspect", rich_help_panel=LOOK)
+def inspect_(
+    store: Annotated[str, typer.Argument(metavar="STORE")], json: Json = False, debug: Debug = False
+) -> None:
+    """Show the arrays of a store, their chunks, codecs and sizes, and check them block by block.
+
+    gramian inspect objects.zarr
+    """
+    del debug
+    from gramian.ingest import inspect as look
+
+    found = look(store)
+    print(_json.dumps(found.as_dict(), indent=2) if json else str(found))
+    if not found.ok:
+        raise typer.Exit(FAILED)
+
+
+@app.command(rich_help_panel=LOOK)
+def verify(
+    target: Annotated[
+        str, typer.Argument(help="A run directory, or an output of one.", metavar="RUN|OUTPUT")
+    ],
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Read every recorded block again: a line for each bad one on stdout, exit code 1 if there is any.
+
+    gramian verify features.zarr
+    """
+    del debug
+    bad = pipeline.verify(target)
+    if json:
+        print(
+            _json.dumps(
+                [{"array": item.label, "chunk": item.key, "state": item.state} for item in bad], indent=2
+            )
+        )
+    else:
+        for item in bad:
+            print(f"{item.label} {item.key} {item.state}")
+    if bad:
+        raise typer.Exit(FAILED)
+
+
+@app.command(rich_help_panel=LOOK)
+def report(
+    target: Annotated[
+        str, typer.Argument(help="A run directory, or an output of one.", metavar="RUN|OUTPUT")
+    ],
+    debug: Debug = False,
+) -> None:
+    """Write figures and tables of a run as one HTML page.
+
+    gramian report runs/demo
+    """
+    del debug
+    from gramian.report import write_report
+
+    root, _ = pipeline.find_run(target)
+    print(write_report(root))
+
+
+@app.command(rich_help_panel=MAKE)
+def demo(
+    out: Annotated[Path, _option("The run directory.", "Data", "--out", metavar="DIR")] = Path("runs/demo"),
+    scheduler: Annotated[
+        str | None,
+        _option(
+            "Address of a running scheduler; it must see the run directory.",
+            WHERE,
+            "--scheduler",
+            metavar="ADDRESS",
+        ),
+    ] = None,
+    progress: Annotated[bool, _option("Show progress, or be quiet.", SHOW, "--progress/--quiet")] = True,
+    debug: Debug = False,
+) -> None:
+    """Run the main job on real data that scikit-learn ships, with a report at the end: under two minutes.
+
+    gramian demo
+
+    Digits as subspaces: random features beside the exact kernel. Diabetes: HAL regression beside ridge. Run it
+    again: it resumes, or says that it is complete.
+    """
+    del debug
+    from gramian.demo import run_demo
+
+    display = Display(quiet=not progress)
+    with display.open():
+        result = run_demo(out, scheduler=scheduler, watch=display)
+    for rows in result.tables:
+        _print_table(rows)
+    print(f"report: {result.page}")
+    display.say(result.advice)
+
+
+def _print_table(facts: dict[str, Any]) -> None:
+    table = Table(title=facts["title"], title_justify="left", box=None, pad_edge=False)
+    for place, column in enumerate(facts["columns"]):
+        table.add_column(column, justify="left" if place == 0 else "right")
+    for row in facts["rows"]:
+        table.add_row(*(escape(f"{value:.3f}" if isinstance(value, float) else str(value)) for value in row))
+    stdout.print(table, soft_wrap=False)
+
+
+@app.command(rich_help_panel=LOOK)
+def health(
+    role: Annotated[str, typer.Argument(help="scheduler or worker.", metavar="scheduler|worker")],
+    address: Annotated[
+        str, typer.Argument(help="tcp://, tls:// or http:// address of the process.", metavar="ADDRESS")
+    ],
+    debug: Debug = False,
+) -> None:
+    """Ask a scheduler or a worker whether it is well: exit code 0 or 1, for health checks.
+
+    gramian health scheduler tcp://127.0.0.1:8786
+    """
+    del debug
+    from gramian.cluster import health as ask
+
+    if role not in ("scheduler", "worker"):
+        raise typer.BadParameter(f"the role is {role!r}, give scheduler or worker")
+    ask(role, address)
+
+
+# ---------------------------------------------------------------- errors and exit codes
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit; the boundary where every error becomes two lines."""
+    words = sys.argv[1:] if arguments is None else arguments
+    sys.exit(_exit_code(words))
+
+
+def _exit_code(words: list[str]) -> int:
+    """Run, and turn what happened into an exit code."""
+    try:
+        with _warnings_in_lines():
+            found = app(words, prog_name="gramian", standalone_mode=False)
+        sys.stdout.flush()
+        return found if isinstance(found, int) else DONE
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
+        return FAILED
+    except (KeyboardInterrupt, typer.Abort):
+        return _complain("interrupted", _how_to_resume(words), INTERRUPTED)
+    except UsageError as error:
+        return _complain(
+            _sentence(error.format_message()), f"see gramian {_command(words)}--help", WRONG_WORDS
+        )
+    except Exception as error:
+        if "--debug" in words:
+            traceback.print_exc()
+        if isinstance(error, GramianError):
+            code = WRONG_WORDS if isinstance(error, JobError) else FAILED
+            return _complain(error.cause, error.remedy, code)
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        return _complain(cause, "run the command again with --debug to see where it happened", FAILED)
+
+
+def _complain(cause: str, remedy: str, code: int) -> int:
+    """One line of cause and one of remedy, on stderr."""
+    for name, text in (("error", cause), ("remedy", remedy)):
+        print(f"{name}: {' '.join(text.split())}", file=sys.stderr)
+    return code
+
+
+def _sentence(text: str) -> str:
+    """The first line of a message of the parser, in the form of our own."""
+    line = " ".join(text.split()).rstrip(".")
+    return line[:1].lower() + line[1:]
+
+
+def _command(words: list[str]) -> str:
+    """The command of the call, where it is one."""
+    names = {
+        command.name or command.callback.__name__ for command in app.registered_commands if command.callback
+    }
+    return f"{words[0]} " if words and words[0] in names else ""
+
+
+def _how_to_resume(words: list[str]) -> str:
+    if words and words[0] == "demo":
+        return "the same command again goes on where it stopped"
+    kept = [word for word in words if word not in ("--resume", "--force")]
+    return f"gramian {shlex.join(kept)} --resume goes on where it stopped"
+
+
+@contextmanager
+def _warnings_in_lines() -> Iterator[None]:
+    """What the package warns of as one line each; what libraries warn of is for developers."""
+
+    def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        if issubclass(category, GramianWarning):
+            print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", GramianWarning)
+        warnings.showwarning = show
+        yield
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,807 @@
+"""What each command does: from what is known of its inputs to a plan, and from its inputs to its output.
+
+A stage may read what an earlier one has yet to make; hence it plans on a `Source`, which knows shapes
+before there are arrays.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from sklearn.pipeline import Pipeline
+
+from gramian import engine, models
+from gramian.blocks import TARGET, ArraySpec, Grid, Plan, Step
+from gramian.curves import kernel_error, path, spectrum
+from gramian.errors import InputError, StoreError
+from gramian.gram import KERNELS, GramOperator
+from gramian.job import COMMANDS, JobError, Rows, Stage
+from gramian.store.layout import (
+    SIDE_ARRAYS,
+    check_free,
+    copy_side_arrays,
+    create_array,
+    create_store,
+    open_dataset,
+    open_store,
+)
+from gramian.store.run import Run, fingerprint
+from gramian.store.writer import block_grid, check_block
+from gramian.streams import seed_of
+
+Session = Callable[[str], AbstractContextManager[None]]
+
+# ---------------------------------------------------------------- words for estimators
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An estimator behind a word of the command line.
+
+    Parameters
+    ----------
+    module, name : str
+        Where its class is.
+    reads : tuple of str
+        The arrays that it may read as X, the first that exists.
+    target : str or None
+        The array that it reads as y.
+    preset : dict
+        Parameters that the word stands for.
+    """
+
+    module: str
+    name: str
+    reads: tuple[str, ...]
+    target: str | None = None
+    preset: Mapping[str, Any] = field(default_factory=dict)
+
+    def make(self, settings: Mapping[str, Any]) -> Any:
+        """The unfitted estimator."""
+        estimator = getattr(import_module(self.module), self.name)(**self.preset)
+        allowed = sorted(estimator.get_params(deep=False))
+        for name in settings:
+            if name not in allowed:
+                raise JobError(f"{self.name} has no parameter {name!r}", f"set one of {', '.join(allowed)}")
+        return estimator.set_params(**settings)
+
+
+_RANDOM = ("gramian.features", "GrassmannianRandomFeatures", ("subspaces",), None)
+FEATURES = {
+    "periodic": Kind(*_RANDOM, {"nonlinearity": "periodic"}),
+    "sign": Kind(*_RANDOM, {"nonlinearity": "sign", "packed": True}),
+    "linear": Kind(*_RANDOM, {"nonlinearity": "linear"}),
+    "hal": Kind("gramian.features", "HALPrincipalComponents", ("covariates",)),
+}
+MODELS = {
+    "pchar": Kind("gramian.regression", "PCHARRegressor", ("covariates",), "target"),
+    "pchal": Kind("gramian.regression", "PCHALRegressor", ("covariates",), "target"),
+    "ridge": Kind("gramian.ridge", "BlockwiseRidge", ("features", "covariates"), "target"),
+    "ridge-classifier": Kind(
+        "gramian.ridge", "BlockwiseRidgeClassifier", ("features", "covariates"), "labels"
+    ),
+}
+
+
+def kind_of(estimator: Any) -> Kind:
+    """The word that stands for an estimator of this class."""
+    name = type(estimator).__name__
+    return next(kind for kind in (*FEATURES.values(), *MODELS.values()) if kind.name == name)
+
+
+def word_of(word: str, table: Mapping[str, Any], what: str) -> Any:
+    """The entry of a table, or an error that lists the table."""
+    if word not in table:
+        raise JobError(f"{what} is {word!r}", f"give one of {', '.join(table)}")
+    return table[word]
+
+
+# ---------------------------------------------------------------- what is known of an input
+
+
+@dataclass(frozen=True)
+class Source:
+    """A store, opened or promised by an earlier stage.
+
+    Parameters
+    ----------
+    path : str
+    specs : dict of ArraySpec
+        Its arrays.
+    split : (N,) int or None
+        0 for training rows, 1 for test rows.
+    map : estimator or None
+        What the features were made with, fitted or still to be fitted.
+    classes : int
+        The number of names that the labels have, 0 where that is not known.
+    """
+
+    path: str
+    specs: Mapping[str, ArraySpec]
+    split: NDArray[Any] | None = None
+    map: Any = None
+    classes: int = 0
+
+    @classmethod
+    def open(cls, path: str) -> Source:
+        """What a store says of itself. Of its rows only the split is read."""
+        data = open_dataset(path)
+        return cls(
+            path,
+            {name: engine.spec_of(array) for name, array in data.arrays.items()},
+            None if data.split is None else np.asarray(data.split[:]),
+            None if data.map is None else models.load_model(f"{path}/map"),
+            len(data.classes or ()),
+        )
+
+
+class View:
+    """Some rows of a source."""
+
+    def __init__(self, source: Source, rows: str | None) -> None:
+        self.source = source
+        self.indices = None if rows is None else self._chosen(Rows.parse(rows), rows)
+
+    def _chosen(self, rows: Rows, text: str) -> NDArray[np.intp]:
+        path = self.source.path
+        if rows.split is None:
+            count = next(iter(self.source.specs.values())).shape[0]
+            chosen = np.arange(count)[slice(rows.start, rows.stop)]
+        elif self.source.split is None:
+            raise InputError(
+                f"{path} has no split", "give a range A:B, or a split when the data is brought in"
+            )
+        else:
+            chosen = np.flatnonzero(self.source.split == (rows.split == "test"))
+        if not len(chosen):
+            raise InputError(f"{path} has no rows {text}", "choose other rows")
+        return chosen
+
+    def has(self, name: str) -> bool:
+        """Whether the source has an array of this name."""
+        return name in self.source.specs
+
+    def first(self, names: tuple[str, ...], remedy: str) -> str:
+        """The first of these arrays that the source has."""
+        for name in names:
+            if self.has(name):
+                return name
+        raise InputError(f"{self.source.path} has no {' or '.join(names)}", remedy)
+
+    def spec(self, name: str) -> ArraySpec:
+        """Shape, dtype and chunks of the chosen rows."""
+        spec = self.source.specs[name]
+        return spec if self.indices is None else replace(spec, shape=(len(self.indices), *spec.shape[1:]))
+
+    def array(self, name: str) -> Any:
+        """The chosen rows of an array that exists by now."""
+        array = open_dataset(self.source.path).arrays[name]
+        return array if self.indices is None else engine.Selected(array, self.indices)
+
+    def side_specs(self) -> dict[str, ArraySpec]:
+        """What `copy_side_arrays` will copy."""
+        return {name: self.spec(name) for name in SIDE_ARRAYS if self.has(name)}
+
+    def split(self) -> NDArray[Any] | None:
+        """The split of the chosen rows."""
+        split = self.source.split
+        return split if split is None or self.indices is None else split[self.indices]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A model, loaded or promised by an earlier stage: an estimator and the map of its features, if any."""
+
+    path: str
+    estimator: Any
+    map: Any = None
+    promised: bool = False
+
+    @classmethod
+    def open(cls, path: str) -> Fitted:
+        """A saved model."""
+        return cls(path, *_parts(models.load_model(path)))
+
+    def ready(self) -> Fitted:
+        """The same, fitted by now."""
+        return Fitted.open(self.path) if self.promised else self
+
+
+def _parts(model: Any) -> tuple[Any, Any]:
+    """The estimator of a model, and the map before it."""
+    if isinstance(model, Pipeline):
+        return model[-1], model[0]
+    return model, None
+
+
+@dataclass
+class Known:
+    """What the stages so far have promised, and the seeds of a run that is resumed."""
+
+    seeds: dict[str, int] = field(default_factory=dict)
+    actions: dict[str, Action] = field(default_factory=dict)
+
+    def add(self, action: Action) -> None:
+        """Later stages may name this one."""
+        self.actions[action.stage.name] = action
+
+    def source(self, store: str) -> Source:
+        """An earlier stage's output, or the store at a path."""
+        return self.actions[store].promise() if store in self.actions else Source.open(store)
+
+    def fitted(self, model: str) -> Fitted:
+        """An earlier stage's model, or the model at a path."""
+        if model not in self.actions:
+            return Fitted.open(model)
+        action = self.actions[model]
+        if not isinstance(action, Fit):
+            raise JobError(f"stage {model} makes no model", 'name a stage with command = "fit"')
+        return action.fitted()
+
+    def map(self, what: str) -> tuple[Any, str | None]:
+        """The map of features or of a model, and the path to load it from once it is fitted."""
+        action = self.actions.get(what)
+        if isinstance(action, Fit):
+            found, place = action.fitted().map, action.fitted().path
+        elif action is not None:
+            found, place = action.promise().map, action.promise().path
+        else:
+            found, place = _load_map(what), what
+        if found is None:
+            raise InputError(
+                f"{what} holds no map of features", "give the path of features, or of a model made of them"
+            )
+        return found, place
+
+
+def _load_map(path: str) -> Any:
+    """The map of a store of features or of a model."""
+    if dict(open_store(path).attrs["gramian"])["kind"] == "model":  # type: ignore[arg-type]
+        estimator, before = _parts(models.load_model(path))
+        return estimator if before is None and kind_of(estimator).target is None else before
+    return Source.open(path).map
+
+
+# ---------------------------------------------------------------- the commands
+
+
+class Action(ABC):
+    """A stage that can be planned and run.
+
+    Parameters
+    ----------
+    stage : Stage
+    known : Known
+        What earlier stages have promised.
+    """
+
+    kind: ClassVar[str] = ""
+    seed: int | None = None
+
+    def __init__(self, stage: Stage, known: Known) -> None:
+        self.stage = stage
+        self.view = View(known.source(stage.store), stage.rows)
+        self._given = stage.store not in known.actions
+
+    @abstractmethod
+    def plan(self) -> Plan:
+        """What running takes."""
+
+    @abstractmethod
+    def promise(self) -> Source:
+        """What the output will be, for stages that read it."""
+
+    def arrays(self) -> Mapping[str, ArraySpec]:
+        """The arrays of the output that are known before it is made."""
+        return self.promise().specs
+
+    @abstractmethod
+    def reads(self) -> list[str]:
+        """The arrays of the store that decide the result."""
+
+    @abstractmethod
+    def run(self, session: Session, run: Run | None, *, force: bool) -> dict[str, Any]:
+        """Make the output; the facts to keep: results, choices and curves."""
+
+    def inputs(self) -> dict[str, Any]:
+        """Fingerprints of what no earlier stage has made."""
+        if not self._given:
+            return {}
+        data = open_dataset(self.stage.store)
+        return {self.stage.store: {name: fingerprint(data.arrays[name]) for name in self.reads()}}
+
+    def is_there(self) -> bool:
+        """Whether the output exists."""
+        out = self.stage.out
+        if out is None:
+            return False
+        if "://" in out:
+            return _remote_exists(out)
+        return Path(out).exists()
+
+    def settle_seed(self, estimator: Any, known: Known) -> Any:
+        """A seed for an estimator that was given none: that of the run to resume, or a new one."""
+        if "random_state" in estimator.get_params(deep=False) and estimator.random_state is None:
+            self.seed = known.seeds.get(self.stage.name, seed_of(None))
+            estimator.set_params(random_state=self.seed)
+        return estimator
+
+    def check_free(self, *, force: bool) -> None:
+        """Refuse, before anything is made, an output that exists or that ``force`` must not replace."""
+        if self.stage.out is not None:
+            check_free(self.stage.out, self.kind, force=force)
+
+    def _group(self, attrs: Mapping[str, Any], *, force: bool) -> zarr.Group:
+        """The output: made, or what an earlier attempt of this run has left of it."""
+        assert self.stage.out is not None
+        if self.is_there() and not force:
+            return zarr.open_group(self.stage.out, mode="r+")
+        return create_store(self.stage.out, self.kind, attrs={**attrs, "complete": False}, force=force)
+
+    def _finish(self, group: zarr.Group) -> None:
+        """From now on the store may be read."""
+        facts = dict(group.attrs["gramian"])  # type: ignore[arg-type]
+        if not facts.pop("complete", True):
+            group.attrs["gramian"] = facts
+
+    def _record(self, run: Run | None, group: zarr.Group, written: tuple[str, ...] = ()) -> None:
+        """Record the arrays that this process wrote itself, all but those that the engine has recorded."""
+        for name, array in sorted(dict(group.members(max_depth=None)).items()):
+            if run is not None and isinstance(array, zarr.Array) and name not in written:
+                for index in np.ndindex(*block_grid(array)):
+                    found = check_block(array, index)
+                    assert found is not None
+                    run.record(f"{self.stage.name}/{name}", index, found)
+
+
+def _remote_exists(url: str) -> bool:
+    from zarr.core.sync import sync
+    from zarr.storage import FsspecStore
+
+    return not sync(FsspecStore.from_url(url).is_empty(""))
+
+
+class Featurize(Action):
+    """Features of subspaces or covariates, with the fitted map that made them."""
+
+    kind = "features"
+
+    def __init__(self, stage: Stage, known: Known) -> None:
+        super().__init__(stage, known)
+        self._from: str | None = None
+        if stage.what in FEATURES:
+            self.map = self.settle_seed(FEATURES[stage.what].make(stage.set), known)
+        elif stage.what in known.actions or "/" in stage.what or Path(stage.what).exists():
+            if stage.set:
+                raise JobError(f"{', '.join(stage.set)} of a fitted map", "set it where the map is made")
+            self.map, self._from = known.map(stage.what)
+        else:
+            word_of(stage.what, FEATURES, "features")
+        self.name = self.view.first(kind_of(self.map).reads, "give a data set that this map reads")
+
+    def reads(self) -> list[str]:
+        return [self.name]
+
+    def plan(self) -> Plan:
+        X = self.view.spec(self.name)
+        fit = self.map.plan(X) if self._from is None else Plan()
+        return fit + Plan((features_step(self.map, X),)) + _copy_plan(self.view)
+
+    def promise(self) -> Source:
+        assert self.stage.out is not None
+        stored = stored_features(self.map, self.view.spec(self.name))
+        specs = {"features": stored, **self.view.side_specs()}
+        return Source(self.stage.out, specs, self.view.split(), self.map, self.view.source.classes)
+
+    def run(self, session: Session, run: Run | None, *, force: bool) -> dict[str, Any]:
+        assert self.stage.out is not None
+        X = self.view.array(self.name)
+        fitted = self.map
+        if self._from is not None:
+            fitted = _load_map(self._from)
+        else:
+            with session("sums"):
+                fitted = self.map.fit(X)
+        row_map, attrs = stored_map(fitted, X)
+        group = self._group({"features": self.stage.what}, force=force)
+        out = create_array(group, "features", row_map.shape, row_map.dtype, row_map.grids, attrs)
+        copy_side_arrays(open_dataset(self.view.source.path), group, rows=self.view.indices)
+        models.save_model(fitted, f"{self.stage.out}/map", force=True)
+        self._record(run, group, written=("features",))
+        with session(""):
+            engine.write(row_map, out, X, name="features")
+        self._finish(group)
+        return {
+            "choices": _choices(fitted),
+            "curves": {**kernel_error(fitted, X, out), **spectrum(fitted)},
+            "results": {"rows": row_map.shape[0], "features": engine.spec_of(out).shape[1]},
+        }
+
+
+class Gram(Action):
+    """A Gram matrix, tile by tile."""
+
+    kind = "gram"
+
+    def __init__(self, stage: Stage, known: Known) -> None:
+        super().__init__(stage, known)
+        kernel = word_of(
+            stage.what, {name.replace("_", "-"): kernel for name, kernel in KERNELS.items()}, "kernel"
+        )
+        for name in stage.set:
+            if name not in kernel.parameters:
+                raise JobError(
+                    f"kernel {stage.what} has no parameter {name!r}",
+                    f"set one of {', '.join(kernel.parameters)}" if kernel.parameters else "leave it out",
+                )
+        self.kernel = kernel
+        self.name = self.view.first((kernel.reads,), f"the {stage.what} kernel is one of {kernel.reads}")
+
+    def _operator(self, X: Any) -> GramOperator:
+        return GramOperator(X, kernel=self.kernel.name, **self.stage.set)
+
+    def reads(self) -> list[str]:
+        return [self.name]
+
+    def plan(self) -> Plan:
+        X = self.view.spec(self.name)
+        return Plan((self._operator(X).tile_map.step("gram", X),)) + _copy_plan(self.view)
+
+    def promise(self) -> Source:
+        assert self.stage.out is not None
+        tile_map = self._operator(self.view.spec(self.name)).tile_map
+        chunks = tuple(grid.step for grid in tile_map.grids)
+        spec = ArraySpec(tile_map.shape, tile_map.dtype, chunks)
+        specs = {"gram": spec, **self.view.side_specs()}
+        return Source(self.stage.out, specs, self.view.split(), classes=self.view.source.classes)
+
+    def run(self, session: Session, run: Run | None, *, force: bool) -> dict[str, Any]:
+        X = self.view.array(self.name)
+        tile_map = self._operator(X).tile_map
+        parameters = {name: value for name, value in self.stage.set.items() if name != "knots"}
+        group = self._group({"kernel": self.kernel.name, "parameters": parameters}, force=force)
+        out = create_array(group, "gram", tile_map.shape, tile_map.dtype, tile_map.grids)
+        copy_side_arrays(open_dataset(self.view.source.path), group, rows=self.view.indices)
+        self._record(run, group, written=("gram",))
+        source = engine.Raw(X) if self.kernel.reads == "features" else X
+        with session(""):
+            engine.write_tiles(tile_map, out, source, name="gram")
+        self._finish(group)
+        return {"results": {"rows": tile_map.shape[0]}}
+
+
+class Fit(Action):
+    """A model of covariates or of features."""
+
+    kind = "model"
+
+    def __init__(self, stage: Stage, known: Known) -> None:
+        super().__init__(stage, known)
+        self.word = word_of(stage.what, MODELS, "model")
+        self.estimator = self.settle_seed(self.word.make(stage.set), known)
+        remedy = "make features of it first, with gramian featurize"
+        self.name = self.view.first(self.word.reads, remedy)
+        self.target = self.view.first(
+            (self.word.target,), f"{stage.what} learns a {self.word.target}, bring one in"
+        )
+        self.map = self.view.source.map if self.name == "features" else None
+
+    def reads(self) -> list[str]:
+        return [self.name, self.target, *self._sides()]
+
+    def _sides(self) -> dict[str, str]:
+        """Further arrays that the fit takes: array and parameter."""
+        accepted = inspect.signature(self.estimator.fit).parameters
+        found = {"weights": "sample_weight", "groups": "groups"}
+        return {array: name for array, name in found.items() if self.view.has(array) and name in accepted}
+
+    def plan(self) -> Plan:
+        return Plan(self.estimator.plan(self.view.spec(self.name), self._target_spec()).steps)
+
+    def _target_spec(self) -> ArraySpec:
+        """Labels count as one column a class."""
+        spec, classes = self.view.spec(self.target), self.view.source.classes
+        return (
+            spec if self.target == "target" or not classes else replace(spec, shape=(spec.shape[0], classes))
+        )
+
+    def arrays(self) -> Mapping[str, ArraySpec]:
+        return {}
+
+    def promise(self) -> Source:
+        raise JobError(f"stage {self.stage.name} makes a model, not a store of rows", "name it as a model")
+
+    def fitted(self) -> Fitted:
+        """The model as later stages know it."""
+        assert self.stage.out is not None
+        return Fitted(self.stage.out, self.estimator, self.map, promised=True)
+
+    def run(self, session: Session, run: Run | None, *, force: bool) -> dict[str, Any]:
+        assert self.stage.out is not None
+        sides = {name: self.view.array(array) for array, name in self._sides().items()}
+        with session("sums"):
+            self.estimator.fit(self.view.array(self.name), self.view.array(self.target), **sides)
+        model = self.estimator
+        if self.name == "features":
+            model = Pipeline([("map", _load_map(self.view.source.path)), ("model", self.estimator)])
+        models.save_model(model, self.stage.out, force=force or run is not None)
+        self._record(run, open_store(self.stage.out))
+        return {
+            "choices": _choices(self.estimator),
+            "curves": {**spectrum(self.estimator), **path(self.estimator)},
+            "results": {},
+        }
+
+
+class Use(Action):
+    """What prediction and evaluation share: a model and rows that it can read."""
+
+    def __init__(self, stage: Stage, known: Known) -> None:
+        super().__init__(stage, known)
+        self.model = known.fitted(stage.what)
+        self.name, self.through = self._input()
+
+    def _input(self) -> tuple[str, bool]:
+        """The array to read, and whether it has yet to go through the model's map."""
+        estimator, before = self.model.estimator, self.model.map
+        if before is None:
+            reads = kind_of(estimator).reads
+            return self.view.first(reads, f"the model was made of {' or '.join(reads)}"), False
+        if self.view.has("features"):
+            self._check_map()
+            return "features", False
+        return self.view.first(kind_of(before).reads, "give a data set that the model's map reads"), True
+
+    def _check_map(self) -> None:
+        """Features of another map would give numbers without meaning."""
+        one, other = self.model.map, self.view.source.map
+        if one is other or self.model.promised:
+            return
+        if other is None or models.fingerprint_of(one) != models.fingerprint_of(other):
+            raise InputError(
+                f"{self.view.source.path} has features of another map than {self.model.path}",
+                "give the raw data set, or features made with --features and the path of the model",
+            )
+
+    def responses(self) -> list[str]:
+        """What the model can say of a row."""
+        every = ("predict", "predict_proba")
+        return [name for name in every if callable(getattr(self.model.estimator, name, None))]
+
+    def row_map(self, model: Fitted, X: Any, response: str) -> engine.RowMap:
+        """The fitted model as one map of blocks, its own map of features before it where needed."""
+        word = {} if response == "predict" else {"response": response}
+        if not self.through:
+            return model.estimator.row_map(X, **word)
+        first = transform_map(model.map, X)
+        between = ArraySpec(first.shape, first.dtype)
+        return _after(first, model.estimator.row_map(between, **word), engine.spec_of(X))
+
+    def inputs(self) -> dict[str, Any]:
+        found = super().inputs()
+        if not self.model.promised:
+            found[self.stage.what] = {"model": models.fingerprint_of(models.load_model(self.model.path))}
+        return found
+
+    def _use_step(self, name: str, tail: int) -> Step:
+        """The step of a model that may still have to be fitted: then bounded by the size of every block."""
+        X = self.view.spec(self.name)
+        if not self.model.promised:
+            return self.row_map(self.model, X, "predict").step(name, X)
+        grid = Grid.for_rows(X.shape[0], X.row_bytes)
+        height = min(grid.step, X.shape[0])
+        return Step(
+            name,
+            tasks=len(grid),
+            read=X.read_bytes(grid),
+            written=8 * tail * X.shape[0],
+            files=len(grid),
+            task_bytes=2 * X.block_bytes(grid) + max(TARGET, height * 8 * tail),
+        )
+
+
+def _after(first: engine.RowMap, second: engine.RowMap, X: ArraySpec) -> engine.RowMap:
+    """Rows through one map and then another, block by block."""
+    between = int(np.prod(first.tail)) * first.dtype.itemsize
+    scratch = 2 * between + first.scratch + second.scratch
+    out = int(np.prod(second.tail)) * second.dtype.itemsize
+    grid = Grid.for_rows(first.grid.size, X.row_bytes + out + scratch)
+    return engine.RowMap(
+        partial(_both, first.whole, second.whole),
+        grid,
+        second.tail,
+        second.dtype,
+        scratch=scratch,
+        flops=first.flops + second.flops,
+    )
+
+
+def _both(first: Any, second: Any, block: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(second(first(block)))
+
+
+class Predict(Use):
+    """Predictions for every row, and probabilities where the model gives them."""
+
+    kind = "predictions"
+
+    def reads(self) -> list[str]:
+        return [self.name]
+
+    def plan(self) -> Plan:
+        return Plan((self._use_step("predictions", 1),))
+
+    def promise(self) -> Source:
+        assert self.stage.out is not None
+        rows = self.view.spec(self.name).shape[0]
+        return Source(self.stage.out, {"predictions": ArraySpec((rows,), np.dtype(np.float64))})
+
+    def run(self, session: Session, run: Run | None, *, force: bool) -> dict[str, Any]:
+        model, X = self.model.ready(), self.view.array(self.name)
+        maps = {_ARRAYS[response]: self.row_map(model, X, response) for response in self.responses()}
+        step = min(row_map.grid.step for row_map in maps.values())
+        group = self._group({"model": self.stage.what}, force=force)
+        for name, row_map in maps.items():
+            row_map = replace(row_map, grid=Grid(row_map.grid.size, step))
+            out = create_array(group, name, row_map.shape, row_map.dtype, row_map.grids)
+            with session(""):
+                engine.write(row_map, out, X, name=name)
+        self._finish(group)
+        return {"results": {"rows": engine.spec_of(X).shape[0]}}
+
+
+_ARRAYS = {"predict": "predictions", "predict_proba": "probabilities"}
+
+
+class Evaluate(Use):
+    """Scores of a model on rows whose answers are known, as streamed sums."""
+
+    kind = "scores"
+
+    def __init__(self, stage: Stage, known: Known) -> None:
+        super().__init__(stage, known)
+        target = str(kind_of(self.model.estimator).target)
+        self.target = self.view.first((target,), f"scores need the {target}, give a store that has it")
+
+    def reads(self) -> list[str]:
+        return [self.name, self.target, *(["weights"] if self.view.has("weights") else [])]
+
+    def plan(self) -> Plan:
+        return Plan((replace(self._use_step("scores", 1), written=0, files=0),))
+
+    def check_free(self, *, force: bool) -> None:
+        if self.is_there() and not (force and Path(str(self.stage.out)).is_file()):
+            raise StoreError(
+                f"{self.stage.out} exists already", "choose another path or give --force to replace it"
+            )
+
+    def arrays(self) -> Mapping[str, ArraySpec]:
+        return {}
+
+    def promise(self) -> Source:
+        raise JobError(f"stage {self.stage.name} makes scores, not a store of rows", "name another stage")
+
+    def run(self, session: Session, run: Run | None, *, force: bool) -> dict[str, Any]:
+        del run, force
+        model, X = self.model.ready(), self.view.array(self.name)
+        sides = [self.view.array(name) for name in self.reads()[1:]]
+        score = _class_scores if self.target == "labels" else _regression_scores
+        with session("sums"):
+            results = {**score(self, model, X, sides), "rows": engine.spec_of(X).shape[0]}
+        if self.stage.out is not None:
+            _write_json(self.stage.out, {"stage": self.stage.words(), **results})
+        return {"results": results}
+
+
+def _regression_scores(stage: Evaluate, model: Fitted, X: Any, sides: list[Any]) -> dict[str, float]:
+    """R2, averaged over the targets, and the root of the mean squared error."""
+    row_map = stage.row_map(model, X, "predict")
+    count = int(np.prod(engine.spec_of(sides[0]).shape[1:]))
+    result = {"result": 8 * (2 * count + 1)}
+    weight, total = engine.row_sum(_target_sums, row_map.grid, *sides, name="means", **result)
+    errors = partial(_error_sums, row_map.whole, total / weight)
+    scratch = row_map.scratch + 5 * 8 * count
+    missed, spread = engine.row_sum(errors, row_map.grid, X, *sides, name="errors", scratch=scratch, **result)
+    r2 = 1 - missed / spread if (spread > 0).all() else np.full(count, np.nan)
+    return {"r2": float(r2.mean()), "rmse": float(np.sqrt(missed.sum() / (weight[0] * count)))}
+
+
+def _target_sums(
+    y: NDArray[Any], w: NDArray[Any] | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    weights = np.ones(len(y)) if w is None else w.astype(np.float64)
+    return np.array([weights.sum()]), weights @ y.reshape(len(y), -1).astype(np.float64)
+
+
+def _error_sums(
+    predict: Callable[[NDArray[Any]], NDArray[Any]],
+    mean: NDArray[np.float64],
+    X: NDArray[Any],
+    y: NDArray[Any],
+    w: NDArray[Any] | None = None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Weighted squares of the errors and of the targets about their mean."""
+    weights = np.ones(len(y)) if w is None else w.astype(np.float64)
+    y = y.reshape(len(y), -1).astype(np.float64)
+    return weights @ (y - predict(X).reshape(y.shape)) ** 2, weights @ (y - mean) ** 2
+
+
+def _class_scores(stage: Evaluate, model: Fitted, X: Any, sides: list[Any]) -> dict[str, float]:
+    """The part of the rows whose class is right, and the mean log loss where there are probabilities."""
+    response = stage.responses()[-1]
+    row_map = stage.row_map(model, X, response)
+    one = partial(_class_sums, row_map.whole, model.estimator.classes_, response == "predict_proba")
+    weight, right, loss = engine.row_sum(
+        one, row_map.grid, X, *sides, name="scores", scratch=row_map.scratch + 32, result=24
+    )
+    scores = {"accuracy": float(right[0] / weight[0])}
+    return scores | ({"log_loss": float(loss[0] / weight[0])} if response == "predict_proba" else {})
+
+
+def _class_sums(
+    answer: Callable[[NDArray[Any]], NDArray[Any]],
+    classes: NDArray[Any],
+    probable: bool,
+    X: NDArray[Any],
+    labels: NDArray[Any],
+    w: NDArray[Any] | None = None,
+) -> tuple[NDArray[np.float64], ...]:
+    weights = np.ones(len(labels)) if w is None else w.astype(np.float64)
+    found, loss = answer(X), np.zeros(1)
+    if probable:
+        own = (found * (classes == labels[:, None])).sum(axis=1)  # 0 for a class that was not learnt
+        loss = np.array([-weights @ np.log(np.maximum(own, np.finfo(np.float64).eps))])
+        found = classes[found.argmax(axis=1)]
+    return np.array([weights.sum()]), np.array([weights @ (found == labels)]), loss
+
+
+def _write_json(path: str, facts: Mapping[str, Any]) -> None:
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name(f".{target.name}")
+    unfinished.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    unfinished.replace(target)
+
+
+def _copy_plan(view: View) -> Plan:
+    """Side arrays are copied by this process, a block at a time."""
+    sides = view.side_specs().values()
+    size = sum(spec.nbytes for spec in sides)
+    return (
+        Plan((Step("side arrays", 0, read=size, written=size, files=len(sides), driver_bytes=size),))
+        if sides
+        else Plan()
+    )
+
+
+def _choices(estimator: Any) -> dict[str, Any]:
+    """What was chosen or settled in the fit, as far as it is a number or a word."""
+    found = {}
+    for name, value in sorted(vars(estimator).items()):
+        if name.endswith("_") and not name.startswith("_") and name not in ("n_features_in_", "seed_"):
+            value = value.item() if isinstance(value, np.generic) else value
+            if isinstance(value, (bool, int, float, str)):
+                found[name.rstrip("_")] = value
+    return found
+
+
+STAGES: dict[str, type[Action]] = {
+    "featurize": Featurize,
+    "gram": Gram,
+    "fit": Fit,
+    "predict": Predict,
+    "evaluate": Evaluate,
+}
+assert tuple(STAGES) == tuple(COMMANDS)
