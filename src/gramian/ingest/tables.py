@@ -1,0 +1,342 @@
+"""Tables of rows and named columns: CSV and Parquet files, streamed."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gramian.errors import InputError, InputTypeError
+from gramian.ingest.coding import plain
+from gramian.ingest.rows import BATCH, Batch, Field, float_type
+
+PANDAS_INDEX = "__index_level_"  # how pandas stores an index without a name: no column of the data
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which columns are target, labels and groups; the others are covariates."""
+
+    target: tuple[str, ...] = ()
+    labels: str | None = None
+    groups: str | None = None
+
+    def columns(self, names: Sequence[str], where: str) -> dict[str, list[str]]:
+        """The names of the columns of each array of the store."""
+        _check_names(names, where)
+        columns = {"target": list(self.target)}
+        columns |= {
+            "labels": [self.labels] if self.labels else [],
+            "groups": [self.groups] if self.groups else [],
+        }
+        for role, chosen in columns.items():
+            for name in chosen:
+                if name not in names:
+                    raise InputError(
+                        f"{where} has no column {name!r} for the {role}", f"give one of {', '.join(names)}"
+                    )
+        used = set(chain.from_iterable(columns.values()))
+        columns["covariates"] = [name for name in names if name not in used]
+        if not columns["covariates"]:
+            raise InputError(
+                f"{where} has no column left for the covariates", "give a file with more columns"
+            )
+        return {role: chosen for role, chosen in columns.items() if chosen}
+
+
+def _check_names(names: Sequence[str], where: str) -> None:
+    seen: set[str] = set()
+    for position, name in enumerate(names, start=1):
+        if not name:
+            raise InputError(
+                f"column {position} of {where} has no name", "name it, or write the file without an index"
+            )
+        if name in seen:
+            raise InputError(f"{where} has two columns named {name!r}", "rename or remove one of them")
+        seen.add(name)
+
+
+class Table:
+    """What CSV and Parquet share: the columns' roles, and one file after the other."""
+
+    def __init__(self, paths: Sequence[Path], roles: Roles) -> None:
+        self.paths = list(paths)
+        self.where = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+        self.names, types = self._columns_of(self.paths[0])
+        self.columns = roles.columns(self.names, str(self.paths[0]))
+        self.fields = {
+            role: _field(role, [types[n] for n in chosen]) for role, chosen in self.columns.items()
+        }
+        self.attrs: dict[str, dict[str, Any]] = {"covariates": {"names": self.columns["covariates"]}}
+        if len(roles.target) > 1:
+            self.attrs["target"] = {"names": list(roles.target)}
+
+    def batches(self, names: Collection[str]) -> Iterator[Batch]:
+        """All rows of all files, of the named arrays only."""
+        wanted = {role: self.columns[role] for role in self.columns if role in names}
+        for path in self.paths:
+            found = self._columns_of(path)[0]
+            if found != self.names:
+                raise InputError(
+                    f"{path} has the columns {', '.join(found)}, {self.paths[0]} has {', '.join(self.names)}",
+                    "give files with the same columns in the same order",
+                )
+            yield from self._read(path, wanted)
+
+    def _shaped(self, role: str, columns: list[NDArray[Any]]) -> NDArray[Any]:
+        field = self.fields[role]
+        block = np.stack(columns, axis=1).astype(field.dtype, copy=False)
+        return block if field.tail else block[:, 0]
+
+    def _columns_of(self, path: Path) -> tuple[list[str], dict[str, np.dtype[Any]]]:
+        """Names and types of the columns of a file."""
+        raise NotImplementedError
+
+    def _read(self, path: Path, wanted: dict[str, list[str]]) -> Iterator[Batch]:
+        """The rows of one file."""
+        raise NotImplementedError
+
+
+def _field(role: str, types: list[np.dtype[Any]]) -> Field:
+    if role in ("labels", "groups"):
+        return Field((), types[0])
+    tail = (len(types),) if role == "covariates" or len(types) > 1 else ()
+    return Field(tail, np.result_type(*types))
+
+
+class CsvFiles(Table):
+    """CSV with a header; separated by the comma, semicolon or tab that the header has most of.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        In the order of their rows.
+    roles : Roles
+        Every column but those for labels and groups must hold numbers.
+
+    Notes
+    -----
+    Rows are counted as an editor does, the header being row 1.
+    """
+
+    def _columns_of(self, path: Path) -> tuple[list[str], dict[str, np.dtype[Any]]]:
+        with _opened(path) as file:
+            reader = _reader(file)
+            names = [name.strip() for name in _next(reader, path) or []]
+        if not names:
+            raise InputError(f"{path} is empty", "give a CSV file with a header and rows")
+        if all(_is_number(name) for name in names):
+            raise InputError(
+                f"{path} begins with numbers, not with names", "add a header with the columns' names"
+            )
+        return names, dict.fromkeys(names, np.dtype(np.float64))
+
+    def _read(self, path: Path, wanted: dict[str, list[str]]) -> Iterator[Batch]:
+        positions = {role: [self.names.index(n) for n in chosen] for role, chosen in wanted.items()}
+        for rows, lines in self._raw(path):
+            batch = {}
+            for role, places in positions.items():
+                if role in ("labels", "groups"):
+                    batch[role] = self._words(rows, lines, places[0], path)
+                else:
+                    numbers = self._numbers(rows, lines, places, path)
+                    batch[role] = numbers if self.fields[role].tail else numbers[:, 0]
+            yield len(rows), batch
+
+    def _raw(self, path: Path) -> Iterator[tuple[list[list[str]], list[int]]]:
+        """Rows as strings with their numbers; blank lines are passed over."""
+        width, most = (
+            len(self.names),
+            max(1, BATCH // (80 * len(self.names))),
+        )  # a string takes about 60 bytes
+        rows: list[list[str]] = []
+        lines: list[int] = []
+        with _opened(path) as file:
+            reader = _reader(file)
+            _next(reader, path)
+            while (row := _next(reader, path)) is not None:
+                if not row:
+                    continue
+                if len(row) != width:
+                    raise InputError(
+                        f"{path}, row {reader.line_num}: {len(row)} fields where the header has {width}",
+                        "mend the row, or quote fields that hold the separator",
+                    )
+                rows.append(row)
+                lines.append(reader.line_num)
+                if len(rows) == most:
+                    yield rows, lines
+                    rows, lines = [], []
+        if rows:
+            yield rows, lines
+
+    def _numbers(
+        self, rows: list[list[str]], lines: list[int], places: list[int], path: Path
+    ) -> NDArray[np.float64]:
+        width = len(places)
+        texts = rows if width == len(self.names) else ([row[j] for j in places] for row in rows)
+        try:
+            flat = np.fromiter(map(float, chain.from_iterable(texts)), np.float64, count=len(rows) * width)
+        except ValueError:
+            flat = None
+        if flat is None or not np.isfinite(flat).all():
+            self._explain(rows, lines, places, path)
+        assert flat is not None
+        return flat.reshape(len(rows), width)
+
+    def _explain(self, rows: list[list[str]], lines: list[int], places: list[int], path: Path) -> None:
+        """Name the first field that is no finite number."""
+        for row, line in zip(rows, lines, strict=True):
+            for j in places:
+                text = row[j].strip()
+                where = f"{path}, row {line}, column {self.names[j]!r}"
+                if not text:
+                    raise InputError(f"{where} is empty", "remove the row or fill in the value")
+                if not _is_number(text):
+                    raise InputError(
+                        f"{where}: {text!r} is not a number",
+                        "encode it, remove it, or take it as labels or groups",
+                    )
+                if not np.isfinite(float(text)):
+                    raise InputError(f"{where} is {text}", "remove the row or fill in the value")
+
+    def _words(self, rows: list[list[str]], lines: list[int], place: int, path: Path) -> NDArray[Any]:
+        words = [row[place].strip() for row in rows]
+        if "" in words:
+            raise InputError(
+                f"{path}, row {lines[words.index('')]}, column {self.names[place]!r} is empty",
+                "remove the row or fill in the value",
+            )
+        return np.array(words, dtype=np.str_)
+
+
+def _opened(path: Path) -> TextIO:
+    return path.open(newline="", encoding="utf-8-sig")
+
+
+def _reader(file: TextIO) -> Any:
+    """A reader with the separator of the header."""
+    header = file.readline()
+    file.seek(0)
+    return csv.reader(file, delimiter=max(",;\t", key=header.count), strict=True)
+
+
+def _next(reader: Any, path: Path) -> list[str] | None:
+    try:
+        row: list[str] | None = next(reader, None)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path}, after row {reader.line_num}: {error}", "give a CSV file in UTF-8"
+        ) from error
+    return row
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+class ParquetFiles(Table):
+    """Parquet, by row group.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        In the order of their rows.
+    roles : Roles
+        Every column but those for labels and groups must hold numbers.
+
+    Notes
+    -----
+    Rows are counted from 0 in each file, as pandas and Arrow do.
+    """
+
+    def _columns_of(self, path: Path) -> tuple[list[str], dict[str, np.dtype[Any]]]:
+        schema = self._file(path).schema_arrow
+        fields = [field for field in schema if not field.name.startswith(PANDAS_INDEX)]
+        return [f.name for f in fields], {f.name: _numpy_type(f.type) for f in fields}
+
+    def _read(self, path: Path, wanted: dict[str, list[str]]) -> Iterator[Batch]:
+        file = self._file(path)
+        for role in wanted.keys() - {"labels", "groups"}:
+            for name in wanted[role]:
+                _check_numeric(file.schema_arrow.field(name).type, f"{path}, column {name!r}")
+        if not wanted:
+            yield file.metadata.num_rows, {}
+            return
+        names = list(dict.fromkeys(chain.from_iterable(wanted.values())))
+        first = 0
+        for part in file.iter_batches(batch_size=max(1, BATCH // (8 * len(self.names))), columns=names):
+            columns = {name: _values(part.column(name), f"{path}, column {name!r}", first) for name in names}
+            batch = {}
+            for role, chosen in wanted.items():
+                if role in ("labels", "groups"):
+                    batch[role] = plain(columns[chosen[0]], f"{path}, column {chosen[0]!r}")
+                else:
+                    numbers = [_finite(columns[name], f"{path}, column {name!r}", first) for name in chosen]
+                    batch[role] = self._shaped(role, numbers)
+            yield part.num_rows, batch
+            first += part.num_rows
+
+    @staticmethod
+    def _file(path: Path) -> Any:
+        try:
+            import pyarrow
+            from pyarrow import parquet
+        except ImportError as error:
+            raise InputError(
+                f"{path} needs pyarrow, which is not installed", "pip install 'gramian[parquet]'"
+            ) from error
+        try:
+            return parquet.ParquetFile(path)
+        except pyarrow.ArrowInvalid as error:
+            raise InputError(
+                f"{path} is not a Parquet file", "give files that end with a Parquet footer"
+            ) from error
+
+
+def _numpy_type(arrow: Any) -> np.dtype[Any]:
+    from pyarrow import types
+
+    if types.is_boolean(arrow) or types.is_integer(arrow) or types.is_floating(arrow):
+        return float_type(np.dtype(arrow.to_pandas_dtype()), "a column")
+    return np.dtype(np.float64 if types.is_decimal(arrow) else np.str_)
+
+
+def _check_numeric(arrow: Any, where: str) -> None:
+    if _numpy_type(arrow).kind != "f":
+        raise InputTypeError(
+            f"{where} holds {arrow}, not numbers", "encode it, remove it, or take it as labels or groups"
+        )
+
+
+def _values(column: Any, where: str, first: int) -> NDArray[Any]:
+    from pyarrow import types
+
+    if column.null_count:
+        row = first + column.is_null().to_pylist().index(True)
+        raise InputError(f"{where}, row {row} is empty", "remove the row or fill in the value")
+    if types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if types.is_decimal(column.type):
+        column = column.cast("float64")
+    values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    return values
+
+
+def _finite(values: NDArray[Any], where: str, first: int) -> NDArray[Any]:
+    bad = np.flatnonzero(~np.isfinite(values))
+    if bad.size:
+        raise InputError(
+            f"{where}, row {first + int(bad[0])} is {values[bad[0]]}", "remove the row or fill in the value"
+        )
+    return values
