@@ -1,9 +1,10 @@
 """Compiled side of ``hal.py``: knot planes, the bit-sliced Gram tile and its plain twin.
 
-Planes have shape (ceil(n / 8), words, d, 8): bit b of word k of row i and coordinate j says whether the knot that
-owns bit 64 k + b is at most row i there. The AND of the planes of two rows holds the knots below both; adding its d
-bits gives the number g of coordinates in which a knot is below, 64 knots at once, as planes of binary digits. The
-weight of g is a sum over sets of digits that are all 1, so a kernel value is a weighted sum of popcounts.
+Planes have shape (ceil(n / 8), words, d, 8): bit b of word k of row i and coordinate j says whether the knot
+that owns bit 64 k + b is at most row i there. The AND of the planes of two rows holds the knots below both;
+adding its d bits gives the number g of coordinates in which a knot is below, 64 knots at once, as planes of
+binary digits. The weight of g is a sum over the sets of digits that are all 1, so a kernel value is a weighted
+sum of popcounts.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from typing import Any
 import numpy as np
 from numba import float64, types, uint64
 from numba.core import cgutils
-from numba.extending import intrinsic
 
-from gramian.kernels._jit import helper, kernel
+from gramian.kernels._jit import emitter, helper, kernel
 from gramian.kernels._lanes import I64, Lanes, add_bits, address, counter, loop
 from gramian.kernels.hal import ALL, DIAGONAL, LANES, UPPER
 
@@ -23,92 +23,97 @@ GROUP = 8  # blocks of rows that stay in the second cache while a block of colum
 
 
 @kernel
-def fill_planes(bits: Any, below: Any, stride: int, out: Any) -> None:
+def fill_planes(rows: Any, knots: Any, bits: Any, stride: int, out: Any) -> None:
     """Write the planes of n rows.
 
     Parameters
     ----------
+    rows : (n, d) float64
+    knots : (d, s) float64
+        In increasing order along each coordinate.
     bits : (d, s) int64
-        Bit of each knot, knots in increasing order along each coordinate.
-    below : (d, n) int64
-        How many knots are at most the row's value.
+        Bit of each of them.
     stride : int
         Knots from one row of the prefix table to the next.
     out : (ceil(n / 8), words, d, 8) uint64
         Overwritten for the n rows.
     """
+    d, size = knots.shape
     n_words = out.shape[1]
-    size = bits.shape[1]
-    table = np.empty((size // stride + 1, n_words), np.uint64)
-    for j in range(bits.shape[0]):
+    table = np.empty(
+        (size // stride + 1, n_words), np.uint64
+    )  # planes of the first 0, stride, 2 stride, ... knots
+    for j in range(d):
         table[0] = uint64(0)
         for step in range(1, table.shape[0]):
             table[step] = table[step - 1]
             for p in range((step - 1) * stride, step * stride):
                 table[step, bits[j, p] >> 6] |= uint64(1) << uint64(bits[j, p] & 63)
-        for i in range(below.shape[1]):
-            step = below[j, i] // stride
+        for i in range(rows.shape[0]):
+            below = _count_below(knots[j], rows[i, j])
+            step = below // stride
             block, lane = i // LANES, i % LANES
             for k in range(n_words):
                 out[block, k, j, lane] = table[step, k]
-            for p in range(step * stride, below[j, i]):
+            for p in range(step * stride, below):
                 out[block, bits[j, p] >> 6, j, lane] |= uint64(1) << uint64(bits[j, p] & 63)
 
 
-@intrinsic
-def _add_block(
-    typingctx: Any,
-    pa: Any,
-    pb: Any,
-    n_words: Any,
-    n_rows: Any,
-    weights: Any,
-    scale: Any,
-    out: Any,
-    stride: Any,
-) -> Any:
+@helper
+def _count_below(knots: Any, value: float) -> int:
+    """How many of the sorted knots are at most the value: a binary search without branches to mispredict."""
+    first, size = 0, len(knots)
+    while size > 1:
+        half = size // 2
+        first += half * (knots[first + half - 1] <= value)
+        size -= half
+    return first + int(knots[first] <= value)
+
+
+@emitter
+def _add_block(_: Any, addresses: Any, weights: Any, scale: Any) -> Any:
     """Add ``scale`` times the kernel of the first rows of one block with the 8 rows of another.
 
-    ``pa``, ``pb`` and ``out`` are addresses; rows of ``out`` are ``stride`` numbers apart. The *type* of ``weights``,
-    a float or None a term, selects the code.
+    ``addresses``: the two blocks of planes, words, rows, the output and the numbers from one of its rows to
+    the next. The *type* of ``weights``, a float or None a term, selects the code.
     """
-    intp = types.intp
-    signature = types.void(intp, intp, intp, intp, weights, float64, intp, intp)
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def codegen(context: Any, builder: Any, _: Any, args: Any) -> Any:
+        pa, pb, n_words, n_rows, out, stride = cgutils.unpack_tuple(builder, args[0], 6)
         words, floats = Lanes(context, builder, uint64), Lanes(context, builder, float64)
-        values = cgutils.unpack_tuple(builder, args[4], len(weights))
+        values = cgutils.unpack_tuple(builder, args[1], len(weights))
         terms = {g: floats.splat(values[g - 1]) for g, kind in enumerate(weights, 1) if kind == float64}
-        scale = floats.splat(args[5])
+        scale = floats.splat(args[2])
 
         def row(r: Any, _: Any) -> list[Any]:
-            counts = _count_sets(words, len(weights), list(terms), [args[0], r], args[1], args[2])
+            counts = _count_sets(words, len(weights), list(terms), (pa, pb, r), n_words)
             total = floats.constant(0.0)
             for weight, count in zip(terms.values(), counts, strict=True):
                 total = floats.fma(weight, counter(words, floats, count), total)
-            offset = builder.mul(builder.mul(r, args[7]), I64(8))
-            target = address(builder, builder.add(args[6], offset))
+            target = address(builder, builder.add(out, builder.mul(builder.mul(r, stride), I64(8))))
             floats.store(floats.fma(scale, total, floats.load(target, I64(0))), target, I64(0))
             return []
 
-        loop(builder, args[3], [], row)
+        loop(builder, n_rows, [], row)
         return context.get_dummy_value()
 
-    return signature, codegen
+    return types.void(addresses, weights, scale), codegen
 
 
-def _count_sets(words: Lanes, d: int, sets: list[int], row: list[Any], block: Any, n_words: Any) -> list[Any]:
-    """For each set of digits, spelled as a number, in how many knots all its digits are 1."""
+def _count_sets(words: Lanes, d: int, sets: list[int], at: tuple[Any, Any, Any], n_words: Any) -> list[Any]:
+    """For each set of digits, spelled as a number, the knots where all its digits are 1.
+
+    ``at``: the block of rows, the block of columns, and which row.
+    """
     b = words.builder
-    pa = address(b, b.add(row[0], b.mul(row[1], I64(8))))
-    pb = address(b, block)
+    pa, pb = address(b, b.add(at[0], b.mul(at[2], I64(8)))), address(b, at[1])
 
     def word(k: Any, counts: list[Any]) -> list[Any]:
         first = b.mul(k, I64(d))
         bits = []
         for j in range(d):
-            at = b.add(first, I64(j))
-            bits.append(b.and_(words.spread(pa, b.mul(at, I64(LANES))), words.load(pb, at)))
+            plane = b.add(first, I64(j))
+            bits.append(b.and_(words.spread(pa, b.mul(plane, I64(LANES))), words.load(pb, plane)))
         digits = add_bits(words, bits)
         planes = {0: words.constant(-1)}
         for g in range(1, d + 1):  # what no term needs is dead code
@@ -140,8 +145,8 @@ def add_tile(
     weights : tuple of float or None
         Weight of each set of digits, spelled 1 to d; None where it vanishes.
     part : int
-        ALL; UPPER: rows and columns are the same, half is computed and mirrored; DIAGONAL: block i with block i
-        alone, into an ``out`` of 8 columns.
+        ALL; UPPER: rows and columns are the same, half is computed and mirrored; DIAGONAL: block i with
+        block i alone, into an ``out`` of 8 columns.
     edge : (8, 8) float64
         Scratch for the last columns.
     out : (n, p) float64, rows contiguous
@@ -160,10 +165,10 @@ def add_tile(
                     a, b = pa[i, first[s]].ctypes.data, pb[c, first[s]].ctypes.data
                     if column + LANES <= n_columns:
                         target = out[LANES * i, column:].ctypes.data
-                        _add_block(a, b, n_words, rows, weights, scales[s], target, stride)
+                        _add_block((a, b, n_words, rows, target, stride), weights, scales[s])
                     else:
                         edge[:] = 0.0
-                        _add_block(a, b, n_words, rows, weights, scales[s], edge.ctypes.data, LANES)
+                        _add_block((a, b, n_words, rows, edge.ctypes.data, LANES), weights, scales[s])
                         _add_edge(edge, LANES * i, column, out)
                     if part == UPPER and c > i and s + 1 == len(first):
                         _mirror(LANES * i, column, out)

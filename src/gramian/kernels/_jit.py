@@ -10,7 +10,7 @@ import functools
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from gramian.errors import GramianWarning, InputError
@@ -73,6 +73,16 @@ def helper(function: Callable[..., Any]) -> Any:
     return njit(nogil=True, inline="always")(function)
 
 
+def emitter(function: Callable[..., Any]) -> Any:
+    """Decorate a function that emits LLVM code for a compiled one.
+
+    It selects by the types of its arguments and closes over no value: the cache's key knows types alone.
+    """
+    from numba.extending import intrinsic
+
+    return intrinsic(function)
+
+
 def _cached(function: Callable[..., Any]) -> Any:
     from numba import njit
 
@@ -98,7 +108,7 @@ def _warned() -> list[str]:
 def _warn_uncached(reason: str) -> None:
     if not _warned():
         warnings.warn(
-            f"compiled kernels cannot be kept ({reason}); set NUMBA_CACHE_DIR to a folder that can be written",
+            f"compiled kernels cannot be kept ({reason}); set NUMBA_CACHE_DIR to a writable folder",
             GramianWarning,
             stacklevel=2,
         )
@@ -107,15 +117,9 @@ def _warn_uncached(reason: str) -> None:
 
 @contextmanager
 def _lock(folder: str | None) -> Iterator[None]:
-    """Hold the lock of a cache folder; go without where there is no folder or the file system has no locks."""
-    try:
-        file = open(os.path.join(folder or os.devnull, "gramian.lock"), "a")
-    except OSError:
-        yield
-        return
-    with file:
-        try:
+    """Hold the lock of a cache folder; go without where there is no folder or no locking."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            file = stack.enter_context(open(os.path.join(folder or os.devnull, "gramian.lock"), "a"))
             fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:
-            pass
         yield

@@ -1,7 +1,7 @@
 """A vocabulary of 64-byte vectors over LLVM: inner loops are written in its words.
 
-One source serves every machine: LLVM cuts a vector into what the machine has. A word that AVX-512 knows as one
-instruction and LLVM would not find is asked for by name there; numba's cache key names the machine too.
+One source serves every machine: LLVM cuts a vector into what the machine has. What AVX-512 does in one
+instruction that LLVM would not find is asked for by name there; numba's cache key names the machine too.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Lanes:
         return self._call(f"llvm.ctpop.v{self.count}{self.code}", x)
 
     def fma(self, x: Any, y: Any, z: Any) -> Any:
-        """``x * y + z``: one instruction where there is one, two elsewhere (llvm.fma would call a function)."""
+        """``x * y + z``: one instruction where there is one, else two (llvm.fma would call a function)."""
         return self._call(f"llvm.fmuladd.v{self.count}{self.code}", x, y, z)
 
     def parity(self, x: Any, y: Any, z: Any) -> Any:
@@ -82,7 +82,7 @@ class Lanes:
 
     @property
     def _item(self) -> int:
-        return BYTES // self.count
+        return BYTES // int(self.count)
 
     @property
     def _ternary(self) -> bool:

@@ -81,18 +81,16 @@ def knot_planes(rows: Array, knots: Array, knot_weights: Array | None = None) ->
             for end, (_, group) in zip(last, groups, strict=True)
         ]
     )
-    columns = knots[members].T
-    order = np.argsort(columns, axis=1, kind="stable")
-    below = np.empty((knots.shape[1], len(rows)), np.int64)
-    for j, column in enumerate(columns):
-        below[j] = np.searchsorted(column[order[j]], rows[:, j], side="right")
+    columns = knots[members].T.astype(np.float64)
+    order = np.argsort(columns, axis=1)
     words = _aligned((-(-len(rows) // LANES), int(last[-1]), knots.shape[1], LANES))
     words[-1:] = 0
     if len(rows):
         from gramian.kernels import _hal
 
         stride = max(1, 8 * int(last[-1]) * len(members) // TABLE_BYTES)
-        _hal.fill_planes(bit[order], below, stride, words)
+        values = np.take_along_axis(columns, order, axis=1)
+        _hal.fill_planes(np.ascontiguousarray(rows, np.float64), values, bit[order], stride, words)
     total = sum(scale * len(group) for scale, group in groups)
     return KnotPlanes(words, len(rows), last, np.array([scale for scale, _ in groups]), total)
 
@@ -127,7 +125,11 @@ def hal_tile(
 
 
 def hal_scratch(
-    row_shape: tuple[int, ...], dtype: DTypeLike, *, knots: Array, knot_weights: Array | None = None
+    row_shape: tuple[int, ...],
+    _dtype: DTypeLike = np.float64,
+    *,
+    knots: Array,
+    knot_weights: Array | None = None,
 ) -> int:
     """Bytes a row that `knot_planes` and `hal_tile` take beside the row and the tile."""
     n_words = sum(_words(len(group)) for _, group in _groups(len(knots), knot_weights))
@@ -198,7 +200,8 @@ def hal_kernel(
     InputTypeError
         Values that are not real numbers.
     InputError
-        NaN, infinity, shapes that do not fit, Y without knots, a negative weight; entries that could pass 1e300.
+        NaN, infinity, shapes that do not fit, Y without knots, a negative weight; or entries that could
+        pass 1e300.
 
     Notes
     -----
@@ -354,7 +357,7 @@ def _output(out: Float64 | None, shape: tuple[int, int]) -> Float64:
 
 
 def _aligned(shape: tuple[int, ...]) -> NDArray[np.uint64]:
-    """Uninitialised, on a boundary of 64 bytes: a vector that straddles two lines of the cache costs twice."""
+    """Uninitialised, on a boundary of 64 bytes: a vector across two lines of the cache costs twice."""
     size = math.prod(shape)
     block = np.empty(size + LANES, np.uint64)
     start = -block.ctypes.data % 64 // 8
