@@ -22,8 +22,13 @@ from gramian.kernels.grassmann import (
 from tests import reference
 from tests.strategies import orthonormal_bases, subspaces
 
-OMEGAS = (0.1, 1.0, 3.0)
 TOLERANCE = {4: 2e-5, 8: 1e-12}  # by bytes of the float type
+
+
+@pytest.fixture(params=["compiled", "plain"])
+def kernels(request, monkeypatch):
+    """The compiled code, then its plain twins."""
+    monkeypatch.setenv("GRAMIAN_KERNELS", request.param.replace("compiled", ""))
 
 
 def bases(count, n, k, seed=0, dtype=np.float64):
@@ -33,6 +38,7 @@ def bases(count, n, k, seed=0, dtype=np.float64):
 class AnExactKernel:
     """What each exact kernel of subspaces inherits: `kernel` and `literal` on blocks and on pairs."""
 
+    @pytest.mark.usefixtures("kernels")
     def test_equals_its_literal_definition(self):
         @given(data=st.data(), dtype=st.sampled_from((np.float32, np.float64)))
         def check(data, dtype):
@@ -49,6 +55,7 @@ class AnExactKernel:
         X = bases(70, 11, 3)
         np.testing.assert_allclose(self.kernel(X), self.kernel(X, X.copy()), rtol=0, atol=1e-13)
 
+    @pytest.mark.usefixtures("kernels")
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     def test_is_exactly_symmetric(self, dtype):
         K = self.kernel(bases(300, 40, 9, dtype=dtype))

@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from gramian.errors import InputError
+from gramian.kernels._jit import plain
 from gramian.validation import real, subspace_dimensions, subspaces
 
 Array = NDArray[Any]
 
 PANEL = 512  # basis vectors on a side of one product C: it stays in the cache while it is reduced
-LANES = 16  # subspaces of a panel come in multiples of this
+LANES = 32  # subspaces of a panel come in multiples of this, and compiled code takes as many at a time
 RESIDUALS = 8 << 20  # bytes of residuals that principal_angles holds at a time
 
 
@@ -91,7 +92,7 @@ def projection_tile(a: Bases, b: Bases, *, normalize: bool = False) -> Array:
     """
 
     def reduce(C: Array, d: Array, e: Array) -> Array:
-        block = np.square(C, out=C).sum(axis=(0, 2))
+        block: Array = np.square(C, out=C).sum(axis=(0, 2))
         return block / np.sqrt(np.multiply.outer(d, e)) if normalize else block
 
     return _tile(a, b, reduce)
@@ -111,18 +112,16 @@ def periodic_tile(a: Bases, b: Bases, *, omega: float) -> Array:
     -------
     ndarray of shape (N, M)
     """
-    from gramian.kernels._grassmann import determinants
-
-    # With t = w^2 / (1 + w^2), d and e the dimensions: det(I - t CC')^-1 (1 + w^2)^(-(d + e)/2).
+    # With d and e the dimensions: (1 + w^2)^(-(d + e)/2) / det(I - w^2 / (1 + w^2) CC').
     # Right for any d and e, and padding (zero rows and columns of C) does not change it.
-    # The matrix is multiplied by s = sqrt(1 + w^2), which keeps the determinant within range.
-    s = np.hypot(1.0, omega)
+    k, log_s = min(a.k, b.k), np.log(np.hypot(1.0, omega))
 
     def reduce(C: Array, d: Array, e: Array) -> Array:
-        smaller = C if a.k <= b.k else C.transpose(2, 3, 0, 1)
-        logs = np.log(determinants(smaller, s, omega**2 / s))
-        logs = logs if a.k <= b.k else logs.T
-        return np.exp(np.log(s) * np.add.outer(min(a.k, b.k) - d, -e) - logs)
+        logs = (
+            _log_determinants(C, omega) if a.k <= b.k else _log_determinants(C.transpose(2, 3, 0, 1), omega).T
+        )
+        result: Array = np.exp(log_s * np.add.outer(k - d, -e) - logs)
+        return result
 
     return _tile(a, b, reduce)
 
@@ -302,6 +301,25 @@ def _tile(a: Bases, b: Bases, reduce: Callable[[Array, Array, Array], Array]) ->
                 tile[columns, rows] = block.T
             tile[rows, columns] = block
     return tile
+
+
+def _log_determinants(C: Array, omega: float) -> Array:
+    """``log det(s I - w^2 / s CC')``, ``s = sqrt(1 + w^2)`` for the range of floats: (k, r, l, c) -> (r, c)."""
+    k, rows, _, columns = C.shape
+    s = np.hypot(1.0, omega)
+    scaled = np.zeros((*C.shape[:3], -(-columns // LANES) * LANES), C.dtype)
+    np.multiply(C, C.dtype.type(omega / np.sqrt(s)), out=scaled[..., :columns])
+    if plain():
+        pairs = scaled[..., :columns].transpose(1, 3, 0, 2)
+        matrices = s * np.eye(k, dtype=C.dtype) - pairs @ pairs.transpose(0, 1, 3, 2)
+        plain_logs: Array = np.linalg.slogdet(matrices).logabsdet
+        return plain_logs
+    from gramian.kernels._grassmann import determinants
+
+    out = np.empty((rows, scaled.shape[3]))
+    determinants(scaled, C.dtype.type(s), out)
+    logs: Array = np.log(out[:, :columns])
+    return logs
 
 
 def _by_dimension(X: Array) -> Iterator[tuple[int, NDArray[np.intp]]]:

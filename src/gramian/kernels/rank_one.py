@@ -173,7 +173,7 @@ def periodic_features(u: Array, omega: float) -> Array:
     features = np.empty((*u.shape, 2), u.dtype)
     np.cos(phase, out=features[:, :, 0])
     np.sin(phase, out=features[:, :, 1])
-    return features.reshape(len(u), -1)
+    return features.reshape(len(u), 2 * u.shape[1])
 
 
 def sign_features(u: Array) -> Array:
@@ -185,7 +185,8 @@ def sign_features(u: Array) -> Array:
     >>> sign_features(np.array([[0.5, -0.5, 0.0, -0.0]]))
     array([[ 1., -1.,  1.,  1.]])
     """
-    return np.where(u >= 0, u.dtype.type(1), u.dtype.type(-1))
+    signs: Array = np.where(u >= 0, u.dtype.type(1), u.dtype.type(-1))
+    return signs
 
 
 def sign_bits(u: Array) -> NDArray[np.uint8]:
