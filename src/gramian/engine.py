@@ -53,6 +53,7 @@ __all__ = [
     "RowMap",
     "Selected",
     "TileMap",
+    "admit",
     "apply",
     "as_array",
     "check_blocks",
@@ -133,6 +134,11 @@ def session(
             yield
         finally:
             _session.reset(token)
+
+
+def admit(step: Step) -> None:
+    """Refuse work of this process alone, such as a large eigenproblem, that does not fit."""
+    _admit(step, None)
 
 
 def _admit(step: Step, client: Any) -> None:
