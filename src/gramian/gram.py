@@ -16,6 +16,7 @@ from numbers import Real
 from typing import Any, Literal, Self
 
 import numpy as np
+import zarr
 from numpy.typing import NDArray
 
 from gramian import engine
@@ -306,8 +307,8 @@ class GramOperator:
             entry = KERNELS[kernel]
             self.params = _settled(entry, self._X, self._Y, params)
             self.tile_map = _computed_map(entry, self.params, self._X, self._Y)
-            if entry.reads == "features":  # as stored
-                self._X, self._Y = engine.Raw(self._X), None if self._Y is None else engine.Raw(self._Y)
+            if entry.reads == "features":
+                self._X, self._Y = _as_stored(self._X), _as_stored(self._Y)
         if (
             self.stored
             and not self.symmetric
@@ -390,12 +391,13 @@ class GramOperator:
     def __matmul__(self, V: Any) -> Array:
         """``self @ V`` for V of shape (M,) or (M, s); float64."""
         V, flat = _vectors(V, self.shape[1])
-        inner = self._from_right(V)
+        inner = self.from_right(V)
         out = self.raw_product(inner) / self.scale
         if self.symmetric:
             out = self._from_left(out)
         elif self.center:
-            out -= self.means @ inner
+            with engine.pinned():
+                out -= self.means @ inner
         return out[:, 0] if flat else out
 
     def rmatmul(self, U: Any) -> Array:
@@ -414,7 +416,7 @@ class GramOperator:
         """``U @ self`` for U of shape (N,) or (s, N); float64."""
         return self.rmatmul(np.asarray(U).T).T
 
-    def _from_right(self, V: Array) -> Array:
+    def from_right(self, V: Array) -> Array:
         """``C' W^1/2 V`` with the centring ``C = I - 1 w'/sum(w)``."""
         w = self.sample_weight
         V = V if w is None else np.sqrt(w)[:, None] * V
@@ -488,21 +490,26 @@ class GramOperator:
         engine.RowMap
             Blocks (rows, L), float64.
         """
-        self._need_symmetric("columns")
-        spec, count, tile_map = engine.spec_of(self._X), len(indices), self.tile_map
-        if tile_map.tile is None:
+        if self.stored:
             function = partial(_stored_columns, indices=indices, scale=self.scale)
         else:
-            function = partial(
-                _columns,
-                rows=engine.take(self._X, indices),
-                scale=self.scale,
-                **_functions(tile_map),
-            )
-        scratch = tile_map.scratch + 8 * count
-        grid = Grid.for_rows(self.shape[0], spec.row_bytes + 8 * count + scratch)
-        flops = tile_map.flops * self.shape[0] * count
-        return engine.RowMap(function, grid, (count,), np.dtype(np.float64), scratch=scratch, flops=flops)
+            rows = engine.take(self._X, indices)
+            function = partial(_columns, rows=rows, scale=self.scale, **_functions(self.tile_map))
+        return replace(self.column_map(len(indices)), function=function)
+
+    def column_map(self, count: int) -> engine.RowMap:
+        """`columns` of a number of indices for a plan: nothing is read, and it cannot be run."""
+        self._need_symmetric("columns")
+        scratch = self.tile_map.scratch + 8 * count
+        row_bytes = engine.spec_of(self._X).row_bytes + 8 * count + scratch
+        return engine.RowMap(
+            _columns,
+            Grid.for_rows(self.shape[0], row_bytes),
+            (count,),
+            np.dtype(np.float64),
+            scratch=scratch,
+            flops=self.tile_map.flops * self.shape[0] * count,
+        )
 
     def _transposed_product(self, U: Array) -> Array:
         """K' @ U of the raw rectangular kernel."""
@@ -601,7 +608,12 @@ def _settled(kernel: Kernel, X: Any, Y: Any, given: Mapping[str, Any]) -> dict[s
 
 
 def _spec(kernel: Kernel, rows: Any) -> ArraySpec:
-    return engine.spec_of(engine.Raw(rows) if kernel.reads == "features" else rows)
+    return engine.spec_of(_as_stored(rows) if kernel.reads == "features" else rows)
+
+
+def _as_stored(rows: Any) -> Any:
+    """Stored features without the decoding that its attributes ask for."""
+    return engine.Raw(rows) if isinstance(rows, zarr.Array) else rows
 
 
 def _check_rows(kernel: Kernel, name: str, spec: ArraySpec) -> None:
