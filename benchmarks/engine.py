@@ -71,7 +71,9 @@ def scaling(blocks: int, repeats: int, folder: Path) -> str:
                 times[workers].append(seconds(lambda: sums.append(engine.row_sum(work, grid, array)[0])))
     assert all(np.array_equal(sums[0], other) for other in sums)
     one, two = (statistics.median(times[workers]) for workers in (1, 2))
-    return f"| two workers against one, same job and bits | {two:.2f} s | {one:.2f} s (one worker) | {one / two:.2f}x |"
+    return (
+        f"| two workers against one, equal bits | {two:.2f} s | {one:.2f} s (one worker) | {one / two:.2f}x |"
+    )
 
 
 def main() -> None:

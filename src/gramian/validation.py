@@ -101,12 +101,12 @@ def orthonormal(block: NDArray[Any], name: str, *, first_row: int = 0) -> NDArra
     gram = np.matmul(block.transpose(0, 2, 1), block)
     wanted = np.eye(k, dtype=bool) & (np.arange(k) < subspace_dimensions(block)[:, None, None])
     error = np.abs(gram - wanted).max(axis=(1, 2), initial=0.0)
-    worst = int(error.argmax())
     limit = ORTHONORMAL[block.dtype.itemsize]
-    if error[worst] > limit:
+    bad = np.flatnonzero(error > limit)
+    if bad.size:
         raise InputError(
-            f"basis {first_row + worst} of {name} is not orthonormal, |U'U - I| reaches "
-            f"{error[worst]:.2g} where {limit:.0e} is allowed",
+            f"basis {first_row + int(bad[0])} of {name} is not orthonormal, |U'U - I| reaches "
+            f"{error[bad[0]]:.2g} where {limit:.0e} is allowed",
             "orthonormalise it, for example by `gramian ingest --subspaces`",
         )
     empty = np.flatnonzero(~wanted[:, 0, 0])

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import dask
@@ -28,7 +28,8 @@ def processes(workers: int) -> Iterator[tuple[str, subprocess.Popen[bytes], list
     """A scheduler and workers as processes of their own, so that a test can kill them."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+        port = probe.getsockname()[1]
+    address = f"tcp://127.0.0.1:{port}"
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", address, "--no-dashboard"]
     scheduler = subprocess.Popen(command, **quiet)
@@ -38,11 +39,21 @@ def processes(workers: int) -> Iterator[tuple[str, subprocess.Popen[bytes], list
     ]
     started = [subprocess.Popen(command, **quiet) for _ in range(workers)]
     try:
+        wait_for(port)
         yield address, scheduler, started
     finally:
         for process in (scheduler, *started):
             process.kill()
             process.wait()
+
+
+def wait_for(port: int, seconds: float = 60) -> None:
+    """Until somebody listens at the port."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.1)
 
 
 def later(seconds: float, process: subprocess.Popen[bytes]) -> str:
@@ -101,6 +112,6 @@ def test_no_worker_at_all_is_explained() -> None:
     with (
         processes(0) as (address, _, _),
         pytest.raises(ClusterError, match="has no worker after"),
-        cluster.connect(address, timeout=4),
+        cluster.connect(address, timeout=3),
     ):
         pass
