@@ -1,0 +1,195 @@
+"""What estimators take: rows in memory (NumPy, lists, frames) or stored (Zarr, Dask), and arrays beside them.
+
+Rows in memory go through scikit-learn's own checks, at once. Stored ones are checked by what is known
+without reading them; their values are checked block by block, where they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils._set_output import _get_output_config
+from sklearn.utils.validation import _check_feature_names, check_array, check_is_fitted, validate_data
+
+from gramian.engine import Raw, Selected, as_array, spec_of
+from gramian.errors import InputError, InputTypeError
+from gramian.sources import is_dask, take
+from gramian.validation import finite, floating, real
+
+FLOATS = [np.float64, np.float32]
+
+
+def is_stored(array: Any) -> bool:
+    """Whether the rows are read block by block, instead of being at hand."""
+    return isinstance(array, (zarr.Array, Raw, Selected)) or is_dask(array)
+
+
+def check_rows(estimator: BaseEstimator, X: Any, *, minimum: int = 1) -> Any:
+    """The rows (N, d) to fit to: an array of floats, or what is stored, as it is.
+
+    Sets ``n_features_in_``, and ``feature_names_in_`` for a frame.
+    """
+    if not is_stored(X):
+        _refuse_paths(X, "X")
+        return validate_data(estimator, X, dtype=FLOATS, order="C", ensure_min_samples=minimum)
+    X = as_array(X)
+    n_rows, n_columns = _table_shape(X)
+    if n_rows < minimum or n_columns < 1:
+        raise InputError(
+            f"X has shape {(n_rows, n_columns)}", f"give at least {minimum} row(s) and one column"
+        )
+    _check_feature_names(estimator, X, reset=True)
+    estimator.n_features_in_ = n_columns
+    return X
+
+
+def check_rows_and_target(estimator: BaseEstimator, X: Any, y: Any, *, minimum: int = 2) -> tuple[Any, Any]:
+    """The rows, and a target (N,) or (N, t) of numbers, in memory or stored."""
+    if not is_stored(X) and not is_stored(y):
+        _refuse_paths(X, "X")
+        return tuple(
+            validate_data(
+                estimator,
+                X,
+                y,
+                dtype=FLOATS,
+                order="C",
+                multi_output=True,
+                y_numeric=True,
+                ensure_min_samples=minimum,
+            )
+        )
+    X = check_rows(estimator, X, minimum=minimum)
+    if y is None:
+        raise InputError(
+            f"{type(estimator).__name__} requires y to be passed, but the target y is None", "give y"
+        )
+    if is_stored(y):
+        y = as_array(y, "y")
+    else:
+        y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+    spec = spec_of(y)
+    if len(spec.shape) not in (1, 2) or spec.shape[0] != spec_of(X).shape[0] or spec.dtype.kind not in "fiub":
+        raise InputError(
+            f"y has shape {spec.shape} and type {spec.dtype} beside {spec_of(X).shape[0]} rows",
+            "give one number, or one row of numbers, for each row of X",
+        )
+    return X, y
+
+
+def check_columns(estimator: BaseEstimator, X: Any) -> Any:
+    """The rows to transform or predict: as many columns as `fit` has seen."""
+    check_is_fitted(estimator)
+    if not is_stored(X):
+        _refuse_paths(X, "X")
+        return validate_data(estimator, X, dtype=FLOATS, order="C", reset=False)
+    X = as_array(X)
+    columns = _table_shape(X)[1]
+    if columns != estimator.n_features_in_:
+        raise InputError(
+            f"X has {columns} features, but {type(estimator).__name__} is expecting "
+            f"{estimator.n_features_in_} features as input",
+            "give the same columns, in the same order",
+        )
+    return X
+
+
+def check_side(array: Any, n_rows: int, name: str) -> Any:
+    """A vector (N,) that stands beside the rows: weights or groups. None stays None."""
+    if array is None:
+        return None
+    array = as_array(array, name)
+    if spec_of(array).shape != (n_rows,):
+        raise InputError(
+            f"{name} has shape {spec_of(array).shape} beside {n_rows} rows",
+            "give one value for each row of X",
+        )
+    return array
+
+
+def check_weights(array: Any, n_rows: int) -> Any:
+    """Weights of the rows: a vector (N,), or one number for all; None stays None."""
+    if np.isscalar(array):
+        array = np.full(n_rows, array)
+    array = check_side(array, n_rows, "sample_weight")
+    if array is not None and not is_stored(array):
+        array = weights_block(array)
+        refuse_no_weight(array.sum())
+    return array
+
+
+def refuse_no_weight(total: float) -> None:
+    """Weights that are all zero leave no row to fit to."""
+    if not total > 0:
+        raise InputError("sample_weight is zero for every row", "give a positive weight to at least one")
+
+
+def weights_block(block: NDArray[Any]) -> NDArray[np.float64]:
+    """Finite, non-negative weights as float64."""
+    weights = finite(floating(block, "sample_weight"), "sample_weight").astype(np.float64)
+    if (weights < 0).any():
+        raise InputError(f"sample_weight holds {weights.min():g}", "give weights of at least 0")
+    return weights
+
+
+def target_block(block: NDArray[Any]) -> NDArray[np.float64]:
+    """Finite targets as a float64 matrix (n, t)."""
+    target = finite(floating(block, "y"), "y").astype(np.float64)
+    return target[:, None] if target.ndim == 1 else target
+
+
+def loaded(array: Any) -> Any:
+    """The values of an array that may be stored; None stays None."""
+    return take(array, np.arange(array.shape[0])) if is_stored(array) else array
+
+
+def refuse_lazy_frame(estimator: BaseEstimator, X: Any) -> None:
+    """A frame as output needs the values; the result for stored rows is lazy."""
+    wanted = _get_output_config("transform", estimator)["dense"]
+    if wanted != "default" and is_stored(X):
+        raise InputTypeError(
+            f"set_output(transform={wanted!r}) meets rows of type {type(X).__module__}, whose result is lazy",
+            "use set_output(transform='default'), or pass rows in memory",
+        )
+
+
+def candidates(value: Any, name: str, check: Callable[[Any, str], Any]) -> tuple[Any, ...] | None:
+    """None for "auto", else the checked candidates: one for a number, several for a sequence of them."""
+    if isinstance(value, str) and value == "auto":
+        return None
+    if isinstance(value, (tuple, list, np.ndarray)):
+        if not len(value):
+            raise InputError(f"{name} holds no candidate", "give at least one")
+        return tuple(check(candidate, name) for candidate in value)
+    if isinstance(value, str):
+        raise InputError(f"{name} is {value!r}", "give a number, several candidates or 'auto'")
+    return (check(value, name),)
+
+
+def positive(value: Any, name: str) -> float:
+    """A finite number above zero."""
+    return real(value, name, strict=True)
+
+
+def not_negative(value: Any, name: str) -> float:
+    """A finite number of at least zero."""
+    return real(value, name)
+
+
+def _refuse_paths(X: Any, name: str) -> None:
+    if isinstance(X, str):
+        as_array(X, name)  # says how to open it
+
+
+def _table_shape(X: Any) -> tuple[int, int]:
+    spec = spec_of(X)
+    if len(spec.shape) != 2 or spec.dtype.kind not in "fiub":
+        raise InputError(
+            f"X has shape {spec.shape} and type {spec.dtype}", "give real numbers in rows and columns"
+        )
+    return spec.shape[0], spec.shape[1]

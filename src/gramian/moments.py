@@ -1,0 +1,172 @@
+"""Weighted moments of rows and targets: what one pass over the data leaves for closed forms.
+
+A pass adds up Gram matrices of the columns (1, features, targets), one for each part of the rows.
+Everything after it (folds, centring, paths of models, their errors) is small algebra on these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+def part_grams(
+    columns: Array, weights: Array | None, parts: NDArray[np.integer] | NDArray[np.bool_] | None, n_parts: int
+) -> Array:
+    """Gram matrix of the columns over each part of the rows of one block.
+
+    Parameters
+    ----------
+    columns : (n, q) float64
+        Its first column is 1 where `Moments.of` is to read the result.
+    weights : (n,) float64, optional
+        Non-negative; all 1 where None.
+    parts : (n,) integers or (n, n_parts) booleans, optional
+        The part of each row; or, where parts overlap, whether it belongs to each. None: one part.
+    n_parts : int
+
+    Returns
+    -------
+    (n_parts, q, q) float64
+        ``sum_i w_i c_i c_i'`` over the rows of each part.
+    """
+    rows = columns if weights is None else columns * np.sqrt(weights)[:, None]
+    if parts is None:
+        return (rows.T @ rows)[None]
+    out = np.empty((n_parts, rows.shape[1], rows.shape[1]))
+    for part in range(n_parts):
+        members = rows[parts == part if parts.ndim == 1 else parts[:, part]]
+        np.matmul(members.T, members, out=out[part])
+    return out
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sum of weights, means, and sums of products about the means.
+
+    Parameters
+    ----------
+    weight : float
+        Sum of the weights; it stands where the number of rows stands in unweighted formulas.
+    mean : (p + t,) float64
+        Weighted means of p features and t targets.
+    scatter : (p + t, p + t) float64
+        ``sum_i w_i (c_i - mean)(c_i - mean)'``.
+    n_features : int
+        p.
+    """
+
+    weight: float
+    mean: Array
+    scatter: Array
+    n_features: int
+
+    @classmethod
+    def of(cls, gram: Array, n_features: int, shift: Array | float = 0.0) -> Moments:
+        """From the Gram matrix of the columns (1, features, targets), less ``shift``."""
+        weight = float(gram[0, 0])
+        mean = gram[0, 1:] / weight if weight > 0 else np.zeros(len(gram) - 1)
+        return cls(weight, mean + shift, gram[1:, 1:] - weight * np.outer(mean, mean), n_features)
+
+    @classmethod
+    def of_rows(cls, features: Array, targets: Array, weights: Array | None = None) -> Moments:
+        """Of features (n, p) and targets (n, t) that are at hand."""
+        columns = np.hstack([features, targets])
+        weights = np.ones(len(columns)) if weights is None else weights
+        total = float(weights.sum())
+        mean = weights @ columns / total
+        root = (columns - mean) * np.sqrt(weights)[:, None]
+        return cls(total, mean, root.T @ root, features.shape[1])
+
+    @classmethod
+    def together(cls, moments: Sequence[Moments]) -> Moments:
+        """Of disjoint sets of rows together (the parallel update of Chan, Golub & LeVeque, 1983)."""
+        weight = sum(part.weight for part in moments)
+        mean = np.sum([part.weight * part.mean for part in moments], axis=0) / (weight or 1.0)
+        scatter = np.zeros_like(moments[0].scatter)
+        for part in moments:
+            scatter += part.about(mean)
+        return cls(weight, mean, scatter, moments[0].n_features)
+
+    def about(self, centre: Array) -> Array:
+        """``sum_i w_i (c_i - centre)(c_i - centre)'``: (p + t, p + t)."""
+        gap = self.mean - centre
+        return self.scatter + self.weight * np.outer(gap, gap)
+
+    @property
+    def feature_mean(self) -> Array:
+        """(p,) means."""
+        return self.mean[: self.n_features]
+
+    @property
+    def target_mean(self) -> Array:
+        """(t,) means."""
+        return self.mean[self.n_features :]
+
+    @property
+    def gram(self) -> Array:
+        """Centred Gram matrix of the features: (p, p)."""
+        return self.scatter[: self.n_features, : self.n_features]
+
+    @property
+    def cross(self) -> Array:
+        """Centred products of features and targets: (p, t)."""
+        return self.scatter[: self.n_features, self.n_features :]
+
+    @property
+    def target_squares(self) -> Array:
+        """Centred sum of squares of each target: (t,)."""
+        return np.diagonal(self.scatter)[self.n_features :].copy()
+
+    def mapped(self, matrix: Array) -> Moments:
+        """Of the features ``z @ matrix`` in place of ``z``, for a matrix (p, k)."""
+        p, k = matrix.shape
+        t = len(self.mean) - p
+        scatter = np.empty((k + t, k + t))
+        scatter[:k, :k] = matrix.T @ self.gram @ matrix
+        scatter[:k, k:] = matrix.T @ self.cross
+        scatter[k:, :k] = scatter[:k, k:].T
+        scatter[k:, k:] = self.scatter[p:, p:]
+        return Moments(
+            self.weight, np.concatenate([self.feature_mean @ matrix, self.target_mean]), scatter, k
+        )
+
+    def about_mean(self, center: bool) -> Moments:
+        """Themselves; without ``center`` the same about zero, for models without an intercept."""
+        if center:
+            return self
+        zero = np.zeros_like(self.mean)
+        return Moments(self.weight, zero, self.about(zero), self.n_features)
+
+    def with_targets(self, count: int) -> Moments:
+        """With the first targets alone."""
+        kept = self.n_features + count
+        return Moments(self.weight, self.mean[:kept], self.scatter[:kept, :kept], self.n_features)
+
+    def squared_errors(self, coefficients: Array, centre: Array) -> Array:
+        """Weighted sums of squared errors of linear models.
+
+        A model predicts ``centre_y + (z - centre_z)' b``.
+
+        Parameters
+        ----------
+        coefficients : (p, a, t) float64
+            b of each of a models for each target.
+        centre : (p + t,) float64
+            The means of the rows that the models were fitted to.
+
+        Returns
+        -------
+        (a, t) float64
+        """
+        p, a, t = coefficients.shape
+        about = self.about(centre)
+        product = (about[:p, :p] @ coefficients.reshape(p, a * t)).reshape(p, a, t)
+        linear = np.einsum("pat,pt->at", coefficients, about[:p, p:])
+        quadratic = np.einsum("pat,pat->at", coefficients, product)
+        return np.asarray(np.maximum(np.diagonal(about)[p:] - 2 * linear + quadratic, 0.0))

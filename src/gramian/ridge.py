@@ -1,0 +1,445 @@
+"""Linear models of many rows from one pass: Gram products of every fold, streamed block by block."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+
+from gramian import engine
+from gramian.blocks import ArraySpec, Grid, Plan
+from gramian.engine import RowMap, spec_of
+from gramian.errors import InputError
+from gramian.inputs import (
+    candidates,
+    check_columns,
+    check_rows,
+    check_rows_and_target,
+    check_side,
+    check_weights,
+    loaded,
+    not_negative,
+    refuse_no_weight,
+    target_block,
+    weights_block,
+)
+from gramian.moments import Moments, part_grams
+from gramian.selection import (
+    Choice,
+    Folds,
+    choose,
+    count_parts,
+    make_folds,
+    refuse_constant,
+    relative_scores,
+    variances,
+    warn_edge,
+)
+from gramian.streams import seed_of
+from gramian.validation import matrix
+
+Array = NDArray[np.float64]
+
+SHIFT_ROWS = 256  # leading rows whose mean is subtracted before products are summed
+RELATIVE_GRID = np.logspace(-8, 3, 23)  # of alpha="auto", times the mean eigenvalue of the Gram matrix
+
+
+# ------------------------------------------------------------------------- closed forms on moments
+
+
+def ridge_coefficients(moments: Moments, alphas: Array) -> Array:
+    """Minimisers of ``sum_i w_i (y_i - z_i'b)^2 + alpha ||b||^2`` about the means, for each alpha.
+
+    Parameters
+    ----------
+    moments : Moments of p features and t targets
+    alphas : (a,) float64, at least 0
+
+    Returns
+    -------
+    (p, a, t) float64
+    """
+    cross = moments.cross
+    out = np.empty((len(cross), len(alphas), cross.shape[1]))
+    for i, alpha in enumerate(alphas):
+        out[:, i] = _solve(moments.gram, cross, alpha)
+    return out
+
+
+def _solve(gram: Array, cross: Array, alpha: float) -> Array:
+    shifted = gram.copy()
+    shifted.flat[:: len(gram) + 1] += alpha
+    try:
+        if alpha > 0:
+            factor = scipy.linalg.cho_factor(shifted, overwrite_a=True, check_finite=False)
+            return np.asarray(scipy.linalg.cho_solve(factor, cross, check_finite=False))
+    except scipy.linalg.LinAlgError:
+        pass  # alpha is below the rounding of the Gram matrix
+    values, vectors = scipy.linalg.eigh(gram, check_finite=False)
+    kept = values > len(gram) * np.finfo(float).eps * values[-1]
+    return np.asarray(vectors[:, kept] @ ((vectors[:, kept].T @ cross) / (values[kept, None] + alpha)))
+
+
+def alpha_grid(moments: Moments) -> Array:
+    """Candidates for alpha, descending: from 1e3 down to 1e-8 of the Gram matrix's mean eigenvalue."""
+    scale = np.trace(moments.gram) / moments.n_features
+    return np.asarray(RELATIVE_GRID[::-1] * (scale if scale > 0 else 1.0))
+
+
+def select_alpha(parts: list[Moments], folds: Folds, alphas: Array, fit_intercept: bool) -> Choice:
+    """The alpha with the best mean score over the splits; `alphas` stand in descending order."""
+    total = Moments.together([parts[p] for p in folds.everything])
+    variance = variances(total.target_squares, total.weight, total.target_mean)
+    refuse_constant(variance)
+    scores = np.empty((len(folds), len(alphas)))
+    for f in range(len(folds)):
+        train, test = (Moments.together([parts[p] for p in side[f]]) for side in (folds.train, folds.test))
+        train = train.about_mean(fit_intercept)
+        errors = test.squared_errors(ridge_coefficients(train, alphas), train.mean)
+        scores[f] = relative_scores(errors, test.weight, variance, f)
+    return choose([{"alpha": float(alpha)} for alpha in alphas], scores, "best")
+
+
+# ------------------------------------------------------------------------------------- the one pass
+
+
+def _block_grams(
+    rows: NDArray[Any],
+    *sides: NDArray[Any],
+    names: tuple[str, ...],
+    shift: Array,
+    n_classes: int,
+    n_parts: int,
+) -> tuple[Array]:
+    """Gram matrices (n_parts, q, q) of the q = 1 + m + t columns (1, features, targets), less their shift."""
+    side = dict(zip(names, sides, strict=True))
+    features = matrix(rows, "X")
+    target = signs(side["target"], n_classes) if n_classes else target_block(side["target"])
+    columns = np.empty((len(features), 1 + len(shift)))
+    columns[:, 0] = 1
+    np.subtract(features, shift[: features.shape[1]], out=columns[:, 1 : 1 + features.shape[1]])
+    np.subtract(target, shift[features.shape[1] :], out=columns[:, 1 + features.shape[1] :])
+    weights = weights_block(side["weights"]) if "weights" in side else None
+    return (part_grams(columns, weights, side.get("parts"), n_parts),)
+
+
+def signs(codes: NDArray[np.integer], n_classes: int) -> Array:
+    """One column of +-1 for each class against the rest; a single one for two classes: (n, t)."""
+    if n_classes == 2:
+        return np.where(codes == 1, 1.0, -1.0)[:, None]
+    return np.where(codes[:, None] == np.arange(n_classes), 1.0, -1.0)
+
+
+def _grid(n_rows: int, itemsize: int, m: int, t: int, n_parts: int) -> Grid:
+    """High enough that a block's products outweigh the adding-up of its partial sums."""
+    height = Grid.for_rows(n_rows, _row_bytes(m, t) + m * itemsize).step
+    return Grid(n_rows, max(height, 1 << max(0, (n_parts * (m + t + 1) // 4).bit_length() - 1)))
+
+
+def _row_bytes(m: int, t: int) -> int:
+    return 2 * 8 * (1 + m + t)
+
+
+def _row_moments(
+    X: Any, sides: dict[str, Any], n_targets: int, n_classes: int, n_parts: int
+) -> list[Moments]:
+    """Moments of the rows of each part: one pass."""
+    spec = spec_of(X)
+    n_rows, m = spec.shape
+    first = np.arange(min(n_rows, SHIFT_ROWS))
+    features = matrix(engine.take(X, first), "X").mean(axis=0, dtype=np.float64)
+    target = engine.take(sides["target"], first)
+    target = signs(target, n_classes) if n_classes else target_block(target)
+    shift = np.concatenate([features, target.mean(axis=0)])
+    names = tuple(name for name, side in sides.items() if side is not None)
+    (grams,) = engine.row_sum(
+        partial(_block_grams, names=names, shift=shift, n_classes=n_classes, n_parts=n_parts),
+        _grid(n_rows, spec.dtype.itemsize, m, n_targets, n_parts),
+        X,
+        *(sides[name] for name in names),
+        name="gram",
+        scratch=_row_bytes(m, n_targets),
+        result=8 * n_parts * (1 + m + n_targets) ** 2,
+    )
+    return [Moments.of(gram, m, shift) for gram in grams]
+
+
+def _linear_rows(rows: NDArray[Any], *, coef: Array, intercept: Array, single: bool) -> NDArray[Any]:
+    values = matrix(rows, "X") @ coef.T + intercept
+    return np.asarray(values[:, 0] if single else values)
+
+
+def _class_rows(rows: NDArray[Any], *, coef: Array, intercept: Array, classes: NDArray[Any]) -> NDArray[Any]:
+    values = matrix(rows, "X") @ coef.T + intercept
+    return np.asarray(classes[(values[:, 0] > 0).astype(int) if len(classes) == 2 else values.argmax(axis=1)])
+
+
+class _BlockwiseLinear(BaseEstimator):
+    """What both models share: one pass over the rows, then algebra of the size of the features."""
+
+    coef_: Any
+    intercept_: Any
+    alpha: Any
+    fit_intercept: bool
+    cv: Any
+    random_state: Any
+
+    def _fit(
+        self, X: Any, sides: dict[str, Any], n_targets: int, n_classes: int, groups: Any, target: Any
+    ) -> None:
+        alphas = candidates(self.alpha, "alpha", not_negative)
+        self.seed_ = seed_of(self.random_state)
+        folds, n_parts = None, 1
+        if alphas is None or len(alphas) > 1:
+            codes = sides["target"] if n_classes else None
+            folds = make_folds(
+                self.cv, spec_of(X).shape[0], seed=self.seed_, target=target, classes=codes, groups=groups
+            )
+            sides, n_parts = {**sides, "parts": folds.parts}, folds.n_parts
+        with engine.staged(X, *sides.values()) as (X, *arrays):
+            parts = _row_moments(X, dict(zip(sides, arrays, strict=True)), n_targets, n_classes, n_parts)
+        with engine.pinned():
+            self._solve(parts, folds, alphas)
+
+    def _solve(self, parts: list[Moments], folds: Folds | None, alphas: tuple[float, ...] | None) -> None:
+        self.cv_results_ = None
+        moments = parts[0] if folds is None else Moments.together([parts[p] for p in folds.everything])
+        refuse_no_weight(moments.weight)
+        grid = alpha_grid(moments) if alphas is None else np.array(sorted(alphas, reverse=True))
+        chosen = 0
+        if folds is not None:
+            choice = select_alpha(parts, folds, grid, self.fit_intercept)
+            chosen, self.cv_results_ = choice.index, choice.results
+            warn_edge("alpha", grid[chosen], grid.tolist())
+        self.alpha_ = float(grid[chosen])
+        about = moments.about_mean(self.fit_intercept)
+        self.coef_ = ridge_coefficients(about, grid[chosen : chosen + 1])[:, 0].T.copy()
+        self.intercept_ = about.target_mean - self.coef_ @ about.feature_mean
+
+    def plan(self, X: ArraySpec, y: ArraySpec | None = None) -> Plan:
+        """What `fit` takes, from shapes alone.
+
+        Parameters
+        ----------
+        X : ArraySpec or array (N, m)
+        y : ArraySpec or array (N,) or (N, t), optional
+        """
+        spec, beside = spec_of(X), [] if y is None else [spec_of(y)]
+        n_rows, m = spec.shape
+        t = beside[0].shape[1] if beside and len(beside[0].shape) == 2 else 1
+        n_parts = 1 if isinstance(self.alpha, (int, float)) else count_parts(self.cv)
+        result = 8 * n_parts * (1 + m + t) ** 2
+        step = engine.sum_step(
+            "gram",
+            _grid(n_rows, spec.dtype.itemsize, m, t, n_parts),
+            spec,
+            *beside,
+            scratch=_row_bytes(m, t),
+            result=result,
+            flops=float(n_rows) * (1 + m + t) ** 2,
+        )
+        solve = 2 * result + 4 * 8 * (1 + m + t) ** 2
+        return Plan((replace(step, driver_bytes=max(step.driver_bytes, solve)),))
+
+    def _linear_map(self, X: Any, function: Any, dtype: Any, width: int | None) -> RowMap:
+        spec = spec_of(X)
+        n_rows, m = spec.shape
+        t = len(self.coef_)
+        scratch = 8 * (m + 2 * t)
+        return RowMap(
+            partial(function, coef=self.coef_.reshape(-1, m), intercept=np.atleast_1d(self.intercept_)),
+            Grid.for_rows(n_rows, spec.row_bytes + scratch),
+            () if width is None else (width,),
+            np.dtype(dtype),
+            scratch=scratch,
+            flops=2.0 * n_rows * m * t,
+        )
+
+
+class BlockwiseRidge(MultiOutputMixin, RegressorMixin, _BlockwiseLinear):
+    """Ridge regression of any number of rows, from Gram products that are summed block by block.
+
+    Minimises ``sum_i w_i (y_i - intercept - x_i'b)^2 + alpha ||b||^2``, as scikit-learn's ``Ridge``
+    does. One pass over the data sums the products of every fold; the choice of alpha by
+    cross-validation then needs nothing but these.
+
+    Parameters
+    ----------
+    alpha : float, sequence of float or "auto", default "auto"
+        Strength of the penalty, at least 0; several candidates, or "auto", are decided by
+        cross-validation. "auto": 23 values from 1e-8 to 1e3 times the mean eigenvalue of the
+        centred Gram matrix.
+    fit_intercept : bool, default True
+        Whether the model has an intercept, which is not penalised.
+    cv : int, splitter or iterable of splits, default 5
+        A number means shuffled folds, drawn by row index; of whole groups where `fit` gets groups.
+    random_state : int, Generator, RandomState or None, default None
+        Seed of the folds.
+
+    Attributes
+    ----------
+    coef_ : (m,) or (t, m) ndarray
+    intercept_ : float or (t,) ndarray
+    alpha_ : float
+    cv_results_ : dict or None
+        The keys of ``GridSearchCV.cv_results_`` without times; None where alpha was given. A score is
+        1 - mean squared error / variance of the whole target, averaged over the targets.
+    seed_ : int
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gramian import BlockwiseRidge
+    >>> X = np.random.default_rng(0).standard_normal((200, 3))
+    >>> y = X @ [1.0, -2.0, 0.0] + 5
+    >>> model = BlockwiseRidge(alpha=1e-6).fit(X, y)
+    >>> model.coef_.round(3) + 0.0, round(float(model.intercept_), 3)
+    (array([ 1., -2.,  0.]), 5.0)
+    """
+
+    def __init__(
+        self, alpha: Any = "auto", *, fit_intercept: bool = True, cv: Any = 5, random_state: Any = None
+    ) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.cv = cv
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
+        """Fit to NumPy, Zarr or Dask rows.
+
+        Parameters
+        ----------
+        X : (N, m) array
+        y : (N,) or (N, t) array
+        sample_weight : (N,) array, optional
+            An integer weight is as good as so many equal rows.
+        groups : (N,) array, optional
+            Rows of one group stay on one side of every split.
+        """
+        X, y = check_rows_and_target(self, X, y)
+        n_rows, shape = spec_of(X).shape[0], spec_of(y).shape
+        sides = {"target": y, "weights": check_weights(sample_weight, n_rows)}
+        groups = loaded(check_side(groups, n_rows, "groups"))
+        target = loaded(y) if hasattr(self.cv, "split") else None
+        self._fit(X, sides, 1 if len(shape) == 1 else shape[1], 0, groups, target)
+        if len(shape) == 1:
+            self.coef_, self.intercept_ = self.coef_[0], float(self.intercept_[0])
+        return self
+
+    def row_map(self, X: Any) -> RowMap:
+        """The map of blocks behind `predict`, for rows of the shape and type of X."""
+        single = np.ndim(self.intercept_) == 0
+        function = partial(_linear_rows, single=single)
+        return self._linear_map(X, function, np.float64, None if single else len(self.coef_))
+
+    def predict(self, X: Any) -> Any:
+        """Predictions (N,) or (N, t): NumPy for rows in memory, a lazy Dask array for stored ones."""
+        X = check_columns(self, X)
+        return engine.apply(self.row_map(X), X)
+
+
+class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
+    """Ridge regression on the signs of class membership, of any number of rows.
+
+    Each class against the rest has the target +1 or -1 (two classes share one target), and the class
+    with the largest prediction wins, as in scikit-learn's ``RidgeClassifier``. Alpha is chosen by
+    squared error, from sums: one pass.
+
+    Parameters
+    ----------
+    alpha : float, sequence of float or "auto", default "auto"
+    fit_intercept : bool, default True
+    cv : int, splitter or iterable of splits, default 5
+        A number means shuffled folds with the classes in equal shares; of whole groups where `fit` gets
+        groups.
+    random_state : int, Generator, RandomState or None, default None
+        As in `BlockwiseRidge`.
+
+    Attributes
+    ----------
+    classes_ : (c,) ndarray
+    coef_ : (c, m) ndarray, (1, m) for two classes
+    intercept_ : (c,) or (1,) ndarray
+    alpha_, cv_results_, seed_, n_features_in_
+        As in `BlockwiseRidge`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from gramian import BlockwiseRidgeClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = BlockwiseRidgeClassifier(alpha=1.0).fit(X, y)
+    >>> model.predict(X[:2])
+    array([0, 0])
+    """
+
+    def __init__(
+        self, alpha: Any = "auto", *, fit_intercept: bool = True, cv: Any = 5, random_state: Any = None
+    ) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.cv = cv
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
+        """Fit to NumPy, Zarr or Dask rows and labels of any type.
+
+        Parameters
+        ----------
+        X : (N, m) array
+        y : (N,) array of labels
+        sample_weight, groups : (N,) arrays, optional
+        """
+        X, codes = self._check_labels(X, y)
+        n_rows, n_classes = len(codes), len(self.classes_)
+        sides = {"target": codes, "weights": check_weights(sample_weight, n_rows)}
+        groups = loaded(check_side(groups, n_rows, "groups"))
+        self._fit(X, sides, 1 if n_classes == 2 else n_classes, n_classes, groups, None)
+        return self
+
+    def _check_labels(self, X: Any, y: Any) -> tuple[Any, NDArray[np.intp]]:
+        from sklearn.utils.validation import column_or_1d
+
+        X = check_rows(self, X)
+        if y is None:
+            raise InputError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None", "give y"
+            )
+        y = column_or_1d(loaded(y), warn=True)
+        check_classification_targets(y)
+        if len(y) != spec_of(X).shape[0]:
+            raise InputError(f"y has {len(y)} labels for {spec_of(X).shape[0]} rows", "give one for each")
+        if type_of_target(y) not in ("binary", "multiclass"):
+            raise InputError(f"y is of the type {type_of_target(y)}", "give one class label for each row")
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise InputError(f"y holds 1 class, {self.classes_[0]!r}", "give rows of at least two classes")
+        return X, codes
+
+    def row_map(self, X: Any, response: str = "predict") -> RowMap:
+        """The map of blocks behind `predict` or `decision_function`."""
+        if response == "decision_function":
+            single = len(self.classes_) == 2
+            function = partial(_linear_rows, single=single)
+            return self._linear_map(X, function, np.float64, None if single else len(self.classes_))
+        if response != "predict":
+            raise InputError(f"response is {response!r}", "give 'predict' or 'decision_function'")
+        return self._linear_map(X, partial(_class_rows, classes=self.classes_), self.classes_.dtype, None)
+
+    def decision_function(self, X: Any) -> Any:
+        """Predicted signs: (N, c), or (N,) of the second of two classes."""
+        X = check_columns(self, X)
+        return engine.apply(self.row_map(X, "decision_function"), X)
+
+    def predict(self, X: Any) -> Any:
+        """The class of the largest predicted sign: (N,)."""
+        X = check_columns(self, X)
+        return engine.apply(self.row_map(X), X)
