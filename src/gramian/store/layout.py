@@ -225,9 +225,8 @@ def _check_format(facts: Mapping[str, Any], path: str) -> None:
 
 def _member(group: zarr.Group, name: str, path: str) -> Any:
     try:
-        return group[name]
-    except KeyError:
-        return None
+        there = sync((group.store_path / name / "zarr.json").exists())
+        return group[name] if there else None
     except Exception as error:  # broken metadata fails in many ways
         raise StoreError(
             f"{name} of {path} cannot be opened: {_line(error)}", "write the store again"
