@@ -298,8 +298,8 @@ def _randomized(operator: GramOperator, k: int, seed: int, name: str) -> Eigenpa
                 krylov.restart(max(width, most // 2))
     if worst > USEFUL * krylov.norm:
         warnings.warn(
-            f"after {step + 1} products an eigenpair has a residual of {worst / krylov.norm:.1g} of the largest "
-            "eigenvalue; ask for fewer pairs where the spectrum is flat",
+            f"after {step + 1} products an eigenpair has a residual of {worst / krylov.norm:.1g} of the "
+            "largest eigenvalue; ask for fewer pairs where the spectrum is flat",
             GramianWarning,
             stacklevel=3,
         )
