@@ -5,6 +5,9 @@ Written for reading, not for speed: each function follows its formula word by wo
 
 from __future__ import annotations
 
+from itertools import combinations
+from math import comb
+
 import numpy as np
 
 # --- Subspaces -------------------------------------------------------------------------------------
@@ -77,3 +80,29 @@ def hamming_kernel(a, b, n_bits):
     """One minus twice the share of bits that differ, bit by bit."""
     differ = sum((a[j // 8] >> (j % 8) & 1) != (b[j // 8] >> (j % 8) & 1) for j in range(n_bits))
     return 1 - 2 * differ / n_bits
+
+
+# --- Highly adaptive lasso -------------------------------------------------------------------------
+
+
+def interactions(g, max_degree):
+    """Subsets of g coordinates of size 1 to max_degree."""
+    return sum(comb(g, size) for size in range(1, min(g, max_degree) + 1))
+
+
+def hal_kernel(X, Y, knots, max_degree=None, knot_weights=None):
+    """sum_i v_i sum_{s=1..q} C(g_i, s), g_i = #{j : knot_ij <= min(x_j, y_j)}, in Python's own numbers."""
+    degree = X.shape[1] if max_degree is None else max_degree
+    weights = [1] * len(knots) if knot_weights is None else knot_weights.tolist()
+    table = [interactions(g, degree) for g in range(X.shape[1] + 1)]
+    below = (knots <= np.minimum(X[:, None, None], Y[None, :, None])).sum(axis=3)
+    return np.array(
+        [[sum(v * table[g] for v, g in zip(weights, pair, strict=True)) for pair in row] for row in below]
+    )
+
+
+def hal_basis(X, knots):
+    """Indicators of x_s >= knot_s for every knot and every non-empty set s of coordinates: (n, m (2^d - 1))."""
+    d = X.shape[1]
+    sets = [s for size in range(1, d + 1) for s in combinations(range(d), size)]
+    return np.array([[all(knot[j] <= x[j] for j in s) for knot in knots for s in sets] for x in X], float)

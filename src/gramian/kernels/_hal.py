@@ -3,7 +3,7 @@
 Planes have shape (ceil(n / 8), words, d, 8): bit b of word k of row i and coordinate j says whether the knot
 that owns bit 64 k + b is at most row i there. The AND of the planes of two rows holds the knots below both;
 adding its d bits gives the number g of coordinates in which a knot is below, 64 knots at once, as planes of
-binary digits. The weight of g is a sum over the sets of digits that are all 1, so a kernel value is a weighted
+binary digits. The weight of g is a sum over the sets of digits that are all 1: a kernel value is a weighted
 sum of popcounts.
 """
 

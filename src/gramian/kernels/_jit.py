@@ -99,20 +99,18 @@ def _uncached(function: Callable[..., Any]) -> Any:
     return njit(nogil=True)(function)
 
 
-@functools.cache
-def _warned() -> list[str]:
-    """The reasons given so far in this process."""
-    return []
+_warned: list[str] = []  # why kernels were not kept, in this process
 
 
 def _warn_uncached(reason: str) -> None:
-    if not _warned():
+    """Warn once a process."""
+    if not _warned:
         warnings.warn(
             f"compiled kernels cannot be kept ({reason}); set NUMBA_CACHE_DIR to a writable folder",
             GramianWarning,
             stacklevel=2,
         )
-    _warned().append(reason)
+    _warned.append(reason)
 
 
 @contextmanager

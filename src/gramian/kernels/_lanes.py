@@ -81,6 +81,11 @@ class Lanes:
         return b.or_(b.and_(x, y), b.and_(b.xor(x, y), z))
 
     @property
+    def counts_bits(self) -> bool:
+        """Whether `popcount` is one instruction of this machine."""
+        return "+avx512vpopcntdq" in str(self.context.codegen().magic_tuple())
+
+    @property
     def _item(self) -> int:
         return BYTES // int(self.count)
 

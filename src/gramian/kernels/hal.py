@@ -309,6 +309,8 @@ def _groups(n_knots: int, knot_weights: Array | None) -> list[tuple[float, NDArr
     if knot_weights is None:
         return [(1.0, np.arange(n_knots))]
     members = np.flatnonzero(knot_weights)
+    if not members.size:
+        return [(0.0, np.arange(n_knots))]
     weights = np.asarray(knot_weights, np.float64)[members]
     fraction, exponent = np.frexp(weights)
     mantissa = np.ldexp(fraction, 53).astype(np.int64)
