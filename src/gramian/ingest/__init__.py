@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gramian.engine import Progress, pinned
-from gramian.errors import GramianWarning, InputError
+from gramian.errors import GramianWarning, InputError, StoreError
 from gramian.ingest.inspection import Inspection, inspect
 from gramian.ingest.opening import Options, open_source
 from gramian.ingest.spans import Spans
@@ -118,19 +118,35 @@ def ingest(
     options = Options(subspaces, rank, energy, group_by, labels, target, gray, size, center, on_deficient)
     if split is not None and real(split, "split", strict=True) >= 1:
         raise InputError(f"split is {split}", "give a share between 0 and 1")
-    seed = seed_of(random_state)
     dest = os.fspath(dest)
+    try:
+        _ingest(source, dest, options, split, seed_of(random_state), force, on_progress)
+    except OSError as error:
+        raise StoreError(
+            f"{error.filename or dest}: {error.strerror or error}",
+            "see that it can be read, and that the disk has room",
+        ) from error
+    return open_dataset(dest)
+
+
+def _ingest(
+    source: Any,
+    dest: str,
+    options: Options,
+    split: float | None,
+    seed: int,
+    force: bool,
+    on_progress: Callable[[Progress], None] | None,
+) -> None:
     with workspace(dest, force=force) as scratch, pinned():
         rows, ignored = open_source(source, options, scratch)
         if ignored:
-            warnings.warn(
-                f"made nothing of {', '.join(ignored)}; name arrays as the store does, or X and y",
-                GramianWarning,
-                stacklevel=2,
-            )
+            _warn(f"made nothing of {', '.join(ignored)}; name arrays as the store does, or X and y")
         facts: dict[str, Any] = {} if split is None else {"split": {"fraction": split, "random_state": seed}}
         if isinstance(rows, Spans):
             facts |= _facts_of(rows)
+            if rows.dropped:
+                _warn(_dropped(rows))
         write_dataset(
             rows,
             dest,
@@ -141,18 +157,19 @@ def ingest(
             force=force,
             on_progress=on_progress,
         )
-    return open_dataset(dest)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, GramianWarning, stacklevel=4)  # the caller of ingest
 
 
 def _facts_of(spans: Spans) -> dict[str, Any]:
     """What the store keeps of the groups that became subspaces."""
     names = [spans.groups.names[index] for index in spans.kept]
-    if spans.dropped:
-        dropped, total = len(spans.dropped), len(spans.groups.names)
-        shown = ", ".join(spans.dropped[:5]) + (", ..." if dropped > 5 else "")
-        warnings.warn(
-            f"dropped {dropped} of {total} groups of {spans.where} as rank-deficient: {shown}",
-            GramianWarning,
-            stacklevel=3,
-        )
     return {"dropped": len(spans.dropped)} | ({"names": names} if spans.groups.named else {})
+
+
+def _dropped(spans: Spans) -> str:
+    dropped, total = len(spans.dropped), len(spans.groups.names)
+    shown = ", ".join(spans.dropped[:5]) + (", ..." if dropped > 5 else "")
+    return f"dropped {dropped} of {total} groups of {spans.where} as rank-deficient: {shown}"

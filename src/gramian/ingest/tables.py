@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import warnings
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,9 +128,8 @@ class CsvFiles(Table):
     """
 
     def _columns_of(self, path: Path) -> tuple[list[str], dict[str, np.dtype[Any]]]:
-        with _opened(path) as file:
-            reader = _reader(file)
-            names = [name.strip() for name in _next(reader, path) or []]
+        with _opened(path) as (_, reader):
+            names = [name.strip() for name in next(reader, [])]
         if not names:
             raise InputError(f"{path} is empty", "give a CSV file with a header and rows")
         if all(_is_number(name) for name in names):
@@ -138,103 +139,85 @@ class CsvFiles(Table):
         return names, dict.fromkeys(names, np.dtype(np.float64))
 
     def _read(self, path: Path, wanted: dict[str, list[str]]) -> Iterator[Batch]:
-        positions = {role: [self.names.index(n) for n in chosen] for role, chosen in wanted.items()}
-        for rows, lines in self._raw(path):
-            batch = {}
-            for role, places in positions.items():
-                if role in ("labels", "groups"):
-                    batch[role] = self._words(rows, lines, places[0], path)
-                else:
-                    numbers = self._numbers(rows, lines, places, path)
-                    batch[role] = numbers if self.fields[role].tail else numbers[:, 0]
-            yield len(rows), batch
+        for part in self._parsed(path):
+            yield len(part), {role: self._taken(part, role, chosen, path) for role, chosen in wanted.items()}
 
-    def _raw(self, path: Path) -> Iterator[tuple[list[list[str]], list[int]]]:
-        """Rows as strings with their numbers; blank lines are passed over."""
-        width, most = (
-            len(self.names),
-            max(1, BATCH // (80 * len(self.names))),
-        )  # a string takes about 60 bytes
-        rows: list[list[str]] = []
-        lines: list[int] = []
-        with _opened(path) as file:
-            reader = _reader(file)
-            _next(reader, path)
-            while (row := _next(reader, path)) is not None:
-                if not row:
-                    continue
-                if len(row) != width:
+    def _parsed(self, path: Path) -> Iterator[NDArray[Any]]:
+        """Every field of every row, floats and strings, as structured arrays of bounded length."""
+        words = {*self.columns.get("labels", []), *self.columns.get("groups", [])}
+        dtype = np.dtype([(f"{j}", "O" if name in words else "f8") for j, name in enumerate(self.names)])
+        most = max(1, BATCH // dtype.itemsize)
+        with _opened(path) as (file, reader):
+            next(reader)
+            while True:
+                part = self._next(file, reader.dialect.delimiter, dtype, most, path)
+                yield part
+                if len(part) < most:
+                    return
+
+    def _next(self, file: TextIO, delimiter: str, dtype: Any, most: int, path: Path) -> NDArray[Any]:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # about blank lines and the end of the file
+                part: NDArray[Any] = np.loadtxt(
+                    file, dtype, comments=None, delimiter=delimiter, quotechar='"', max_rows=most, ndmin=1
+                )
+        except UnicodeDecodeError:
+            raise
+        except ValueError as error:
+            self._explain(path, str(error))
+        if not all(np.isfinite(part[name]).all() for name in dtype.names if dtype[name] == np.float64):
+            self._explain(path, "a value is not finite")
+        return part
+
+    def _taken(self, part: NDArray[Any], role: str, chosen: list[str], path: Path) -> NDArray[Any]:
+        columns = [part[str(self.names.index(name))] for name in chosen]
+        if role not in ("labels", "groups"):
+            return self._shaped(role, columns)
+        words = np.array([word.strip() for word in columns[0].tolist()], dtype=np.str_)
+        if (words == "").any():
+            self._explain(path, f"column {chosen[0]!r} has an empty field")
+        return words
+
+    def _explain(self, path: Path, otherwise: str) -> NoReturn:
+        """Look for the first fault of a file once more, slowly, to say where it is."""
+        words = {*self.columns.get("labels", []), *self.columns.get("groups", [])}
+        with _opened(path) as (_, reader):
+            next(reader)
+            for row in filter(None, reader):
+                if len(row) != len(self.names):
                     raise InputError(
-                        f"{path}, row {reader.line_num}: {len(row)} fields where the header has {width}",
+                        f"{path}, row {reader.line_num}: {len(row)} fields, the header has {len(self.names)}",
                         "mend the row, or quote fields that hold the separator",
                     )
-                rows.append(row)
-                lines.append(reader.line_num)
-                if len(rows) == most:
-                    yield rows, lines
-                    rows, lines = [], []
-        if rows:
-            yield rows, lines
-
-    def _numbers(
-        self, rows: list[list[str]], lines: list[int], places: list[int], path: Path
-    ) -> NDArray[np.float64]:
-        width = len(places)
-        texts = rows if width == len(self.names) else ([row[j] for j in places] for row in rows)
-        try:
-            flat = np.fromiter(map(float, chain.from_iterable(texts)), np.float64, count=len(rows) * width)
-        except ValueError:
-            flat = None
-        if flat is None or not np.isfinite(flat).all():
-            self._explain(rows, lines, places, path)
-        assert flat is not None
-        return flat.reshape(len(rows), width)
-
-    def _explain(self, rows: list[list[str]], lines: list[int], places: list[int], path: Path) -> None:
-        """Name the first field that is no finite number."""
-        for row, line in zip(rows, lines, strict=True):
-            for j in places:
-                text = row[j].strip()
-                where = f"{path}, row {line}, column {self.names[j]!r}"
-                if not text:
-                    raise InputError(f"{where} is empty", "remove the row or fill in the value")
-                if not _is_number(text):
-                    raise InputError(
-                        f"{where}: {text!r} is not a number",
-                        "encode it, remove it, or take it as labels or groups",
-                    )
-                if not np.isfinite(float(text)):
-                    raise InputError(f"{where} is {text}", "remove the row or fill in the value")
-
-    def _words(self, rows: list[list[str]], lines: list[int], place: int, path: Path) -> NDArray[Any]:
-        words = [row[place].strip() for row in rows]
-        if "" in words:
-            raise InputError(
-                f"{path}, row {lines[words.index('')]}, column {self.names[place]!r} is empty",
-                "remove the row or fill in the value",
-            )
-        return np.array(words, dtype=np.str_)
+                for name, text in zip(self.names, map(str.strip, row), strict=True):
+                    _check_field(text, f"{path}, row {reader.line_num}, column {name!r}", word=name in words)
+        raise InputError(f"{path} cannot be read as CSV: {otherwise}", "write it with plain rows of fields")
 
 
-def _opened(path: Path) -> TextIO:
-    return path.open(newline="", encoding="utf-8-sig")
-
-
-def _reader(file: TextIO) -> Any:
-    """A reader with the separator of the header."""
-    header = file.readline()
-    file.seek(0)
-    return csv.reader(file, delimiter=max(",;\t", key=header.count), strict=True)
-
-
-def _next(reader: Any, path: Path) -> list[str] | None:
-    try:
-        row: list[str] | None = next(reader, None)
-    except (csv.Error, UnicodeDecodeError) as error:
+def _check_field(text: str, where: str, *, word: bool) -> None:
+    if not text:
+        raise InputError(f"{where} is empty", "remove the row or fill in the value")
+    if word:
+        return
+    if not _is_number(text):
         raise InputError(
-            f"{path}, after row {reader.line_num}: {error}", "give a CSV file in UTF-8"
-        ) from error
-    return row
+            f"{where}: {text!r} is not a number", "encode it, remove it, or take it as labels or groups"
+        )
+    if not np.isfinite(float(text)):
+        raise InputError(f"{where} is {text}", "remove the row or fill in the value")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[TextIO, Any]]:
+    """A file and a reader with the separator of its header; what it cannot read as one line of cause."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        try:
+            header = file.readline()
+            file.seek(0)
+            yield file, csv.reader(file, delimiter=max(",;\t", key=header.count), strict=True)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise InputError(f"{path} cannot be read as CSV: {error}", "give CSV in UTF-8") from error
 
 
 def _is_number(text: str) -> bool:
@@ -242,7 +225,7 @@ def _is_number(text: str) -> bool:
         float(text)
     except ValueError:
         return False
-    return True
+    return "_" not in text
 
 
 class ParquetFiles(Table):
@@ -297,7 +280,7 @@ class ParquetFiles(Table):
                 f"{path} needs pyarrow, which is not installed", "pip install 'gramian[parquet]'"
             ) from error
         try:
-            return parquet.ParquetFile(path)
+            return parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)  # half the memory
         except pyarrow.ArrowInvalid as error:
             raise InputError(
                 f"{path} is not a Parquet file", "give files that end with a Parquet footer"
