@@ -113,6 +113,12 @@ def test_a_file_in_the_way_is_named(tmp_path):
         Run.open(tmp_path / "r", MANIFEST)
 
 
+@pytest.mark.parametrize("manifest", [MANIFEST, None])
+def test_a_url_is_refused(manifest):
+    with pytest.raises(RunError, match="is a URL; name a folder on this machine"):
+        Run.open("memory://bucket/r", manifest)
+
+
 def test_the_manifest_reads_as_json_under_its_checksum(tmp_path):
     text = (begun(tmp_path / "r") / "manifest").read_text()
     assert json.loads(text.partition("\n")[2]) == MANIFEST

@@ -172,6 +172,8 @@ class Run:
             differs (each difference is named); if the directory holds something else.
         """
         path = Path(root)
+        if "://" in os.fspath(root):
+            raise RunError(f"the run directory {root} is a URL", "name a folder on this machine")
         if resume and force:
             raise InputError(
                 "both resume and force are given", "give --resume to go on or --force to start anew"
