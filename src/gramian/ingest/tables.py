@@ -175,8 +175,10 @@ class CsvFiles(Table):
         if role not in ("labels", "groups"):
             return self._shaped(role, columns)
         words = np.array([word.strip() for word in columns[0].tolist()], dtype=np.str_)
-        if (words == "").any():
-            self._explain(path, f"column {chosen[0]!r} has an empty field")
+        if (words == "").any() or (
+            np.char.find(words, "\n") >= 0
+        ).any():  # an open quote takes in what follows
+            self._explain(path, f"column {chosen[0]!r} has a field that is empty or several lines long")
         return words
 
     def _explain(self, path: Path, otherwise: str) -> NoReturn:
@@ -243,6 +245,16 @@ class ParquetFiles(Table):
     Rows are counted from 0 in each file, as pandas and Arrow do.
     """
 
+    def __init__(self, paths: Sequence[Path], roles: Roles) -> None:
+        super().__init__(paths, roles)
+        self._check_types(self.paths[0])
+
+    def _check_types(self, path: Path) -> None:
+        schema = self._file(path).schema_arrow
+        for role in self.columns.keys() - {"labels", "groups"}:
+            for name in self.columns[role]:
+                _check_numeric(schema.field(name).type, f"{path}, column {name!r}")
+
     def _columns_of(self, path: Path) -> tuple[list[str], dict[str, np.dtype[Any]]]:
         schema = self._file(path).schema_arrow
         fields = [field for field in schema if not field.name.startswith(PANDAS_INDEX)]
@@ -250,9 +262,7 @@ class ParquetFiles(Table):
 
     def _read(self, path: Path, wanted: dict[str, list[str]]) -> Iterator[Batch]:
         file = self._file(path)
-        for role in wanted.keys() - {"labels", "groups"}:
-            for name in wanted[role]:
-                _check_numeric(file.schema_arrow.field(name).type, f"{path}, column {name!r}")
+        self._check_types(path)
         if not wanted:
             yield file.metadata.num_rows, {}
             return
