@@ -128,6 +128,9 @@ def test_a_lost_folder_of_chunks_is_found(run, array):
     assert not any(block_exists(array, index) for index in bad(run, array))
 
 
+@pytest.mark.parametrize(
+    "array", [LAYOUTS["crc32c"], LAYOUTS["shards"]], ids=["crc32c", "shards"], indirect=True
+)
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_mending_leaves_the_bytes_of_an_undamaged_run(run, array, damage):
     path = file_of(array, (2, 1))
@@ -136,9 +139,7 @@ def test_mending_leaves_the_bytes_of_an_undamaged_run(run, array, damage):
     run.forget(NAME, bad(run, array))
     for index in run.missing(NAME, np.ndindex(block_grid(array))):
         run.record(NAME, index, write_block(array, index, VALUES[block_region(array, index)]))
-    if damage is not DAMAGES["extended"]:
-        assert path.read_bytes() == whole
-    assert bad(run, array) == []
+    assert path.read_bytes() == whole
 
 
 # ---------------------------------------------------------------- killed writers
@@ -166,7 +167,7 @@ with Run.open(root + "/out.run", {}, resume=True) as run:
 
 def features_of(root: Path) -> None:
     create_array(
-        create_store(root / "out.zarr", "features"), "features", (2000, 9), "f4", (Grid(2000, 8), Grid(9, 4))
+        create_store(root / "out.zarr", "features"), "features", (1000, 9), "f4", (Grid(1000, 8), Grid(9, 4))
     )
 
 
@@ -188,7 +189,7 @@ def test_a_writer_killed_at_any_moment_ends_with_the_same_bytes(tmp_path):
     draws = random.Random(0)
     for name in ("whole", "killed"):
         features_of(tmp_path / name)
-    for _ in range(4):
+    for _ in range(3):
         process = start(tmp_path / "killed")
         assert process.stdout is not None
         process.stdout.readline()
@@ -204,4 +205,4 @@ def test_a_writer_killed_at_any_moment_ends_with_the_same_bytes(tmp_path):
         assert process.returncode == 0
         assert Run.open(tmp_path / name / "out.run", None).is_complete("features")
     assert chunks(tmp_path / "killed") == chunks(tmp_path / "whole")
-    assert len(chunks(tmp_path / "whole")) == 750
+    assert len(chunks(tmp_path / "whole")) == 375
