@@ -51,7 +51,7 @@ def assert_same_bits(a, b):
 class KernelContract:
     """What holds for every line of the table of kernels.
 
-    A subclass says its `name`, its `parameters`, what `rows` it reads and its literal twin, the `value` of two.
+    A subclass says its `name`, its `parameters`, what `rows` it reads and its literal twin: `value`.
     """
 
     name: str

@@ -319,7 +319,7 @@ def test_rounding_does_not_make_a_stored_matrix_unsymmetric(K):
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_stored_matrix_that_is_not_finite_is_refused(K, bad):
     K[40, 7] = K[7, 40] = bad
-    with pytest.raises(InputError, match="row 7 of the stored Gram matrix has NaN or infinity"):
+    with pytest.raises(InputError, match="row 7 of the stored Gram matrix is not finite"):
         GramOperator(K, kernel="precomputed").toarray()
 
 

@@ -490,6 +490,7 @@ class GramOperator:
         engine.RowMap
             Blocks (rows, L), float64.
         """
+        self._admit()
         if self.stored:
             function = partial(_stored_columns, indices=indices, scale=self.scale)
         else:
@@ -562,9 +563,7 @@ class GramOperator:
         product = engine.tile_product(replace(self.tile_map, columns=self.tile_map.across), V, self._X)
         bad = np.flatnonzero(~np.isfinite(product).all(axis=1))
         if bad.size:
-            raise InputError(
-                f"row {bad[0]} of the stored Gram matrix has NaN or infinity", "compute it again"
-            )
+            raise InputError(f"row {bad[0]} of the stored Gram matrix is not finite", "compute it again")
         if self.symmetric:
             with engine.pinned():
                 seen = V.T @ product

@@ -203,7 +203,7 @@ def _dense(operator: GramOperator, k: int) -> Eigenpairs:
                 matrix, subset_by_index=(rows - k, rows - 1), driver="evr", check_finite=False
             )
         values, vectors = _leading(values, vectors, k)
-        residuals = np.linalg.norm(matrix @ vectors - vectors * values, axis=0)
+        residuals = _norms(matrix @ vectors - vectors * values)
     return Eigenpairs(values, _signed(vectors), residuals, "dense")
 
 
@@ -259,7 +259,7 @@ class _Krylov:
         self.values, self._vectors = values[::-1], self._vectors[:, ::-1]
         self.norm = max(self.norm, float(np.abs(values).max()))
         following, coupling = _orthonormal(rest, NEGLIGIBLE * self.norm)
-        self.residuals = np.linalg.norm(coupling @ self._vectors[old:], axis=0)
+        self.residuals = _norms(coupling @ self._vectors[old:])
         return self._beside(following)
 
     def _beside(self, block: Array) -> Array:
@@ -516,13 +516,16 @@ def _sampled_residuals(operator: GramOperator, values: Array, vectors: Array, se
         scratch=columns.scratch,
         result=result,
     )
-    weights = None if weights is None else weights[sample]
-    if operator.center:  # the mean over the sample stands for that over all rows
-        images = images - np.average(images, axis=0, weights=weights)
-    if weights is not None:
-        images = np.sqrt(weights)[:, None] * images
-    error: Array = np.linalg.norm(images - vectors[sample] * values, axis=0) * np.sqrt(rows / count)
-    return error
+    root = np.ones(count) if weights is None else np.sqrt(weights[sample])
+    chosen = np.divide(
+        vectors[sample], root[:, None], where=root[:, None] > 0, out=np.zeros((count, len(values)))
+    )
+    error = images - chosen * values
+    if operator.center:
+        # K J u - d u holds a constant that centring takes away: its mean, over the sample as over all rows
+        error -= np.average(error, axis=0, weights=None if weights is None else weights[sample])
+    norms: Array = _norms(root[:, None] * error) * np.sqrt(rows / count)
+    return norms
 
 
 def _image(block: Array, vectors: Array, *, columns: Callable[[Array], Array]) -> tuple[Array]:
@@ -555,3 +558,10 @@ def _signed(vectors: Array) -> Array:
     largest = np.abs(vectors).argmax(axis=0)
     signs = np.where(vectors[largest, np.arange(vectors.shape[1])] < 0, -1.0, 1.0)
     return np.ascontiguousarray(vectors * signs)
+
+
+def _norms(columns: Array) -> Array:
+    """Norms of the columns, whatever their magnitude: squares of HAL's entries may pass the range."""
+    size = np.abs(columns).max(initial=0.0)
+    norms: Array = np.linalg.norm(columns / size, axis=0) * size if size else np.zeros(columns.shape[1])
+    return norms
