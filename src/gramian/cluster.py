@@ -19,7 +19,7 @@ import psutil
 
 from gramian.errors import ClusterError, GramianWarning, InputError
 from gramian.sources import scratch_folder
-from gramian.store.run import cpu, versions
+from gramian.store.manifest import cpu, versions
 
 LOOPBACK = "127.0.0.1"
 DASHBOARD = 8787
