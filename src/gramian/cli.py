@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
@@ -25,10 +25,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from gramian import __version__, pipeline
+from gramian import __version__
 from gramian.blocks import size_text
 from gramian.errors import GramianError, GramianWarning
 from gramian.job import Cluster, Job, JobError, Stage, command_job, parse_settings, parse_size, read_job
+
+if TYPE_CHECKING:  # what computes is imported where it is used: help and health checks answer at once
+    from gramian import pipeline
 
 DONE, FAILED, WRONG_WORDS, INTERRUPTED = 0, 1, 2, 130
 SECONDS_BETWEEN_LINES = 10.0  # of progress where no terminal shows bars
@@ -170,8 +173,8 @@ stderr = Console(stderr=True, highlight=False)
 stdout = Console(highlight=False, soft_wrap=True)
 
 
-class Display(pipeline.Watch):
-    """Progress on stderr: bars on a terminal, else a line now and then."""
+class Display:
+    """A `pipeline.Watch` that shows progress on stderr: bars on a terminal, else a line now and then."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.quiet = quiet
@@ -238,7 +241,7 @@ def _print_plan(found: pipeline.Outline, as_json: bool) -> None:
     )
 
 
-def _print_outcome(outcome: pipeline.Outcome, display: Display, as_json: bool) -> None:
+def _print_outcome(outcome: pipeline.Outcome, job: Job, display: Display, as_json: bool) -> None:
     if as_json:
         print(
             _json.dumps(
@@ -253,7 +256,7 @@ def _print_outcome(outcome: pipeline.Outcome, display: Display, as_json: bool) -
         )
     else:
         for record in outcome.records:
-            _print_results(record, len(outcome.records) > 1, display)
+            _print_results(record, job, display)
     if outcome.measured:
         display.say(f"peak memory {size_text(outcome.measured)}, planned {size_text(outcome.planned)}")
     if outcome.root and not outcome.computed:
@@ -262,21 +265,24 @@ def _print_outcome(outcome: pipeline.Outcome, display: Display, as_json: bool) -
         display.say(f"run directory {outcome.root}; see it with: gramian report {outcome.root}")
 
 
-def _print_results(record: dict[str, Any], named: bool, display: Display) -> None:
+def _print_results(record: dict[str, Any], job: Job, display: Display) -> None:
     """Scores on stdout, they are what was asked for; a summary of anything else on stderr."""
     results = [
         f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in record.get("results", {}).items()
     ]
-    prefix = f"{record['stage']}: " if named else ""
+    prefix = f"{record['stage']} " if len(job.stages) > 1 else ""
+    stage = job.stage(record["stage"])
     if record["command"] == "evaluate":
         print("\n".join(prefix + line for line in results))
     else:
         took = f"{record['seconds']:.1f} s"
-        display.say(f"{prefix}{record['output']}, {', '.join([*results, took])}")
+        display.say(f"{prefix}{'' if stage is None else stage.out}: {', '.join([*results, took])}")
 
 
 def _execute(job: Job, options: Options) -> None:
+    from gramian import pipeline
+
     if options.plan:
         found = pipeline.outline(job)
         _print_plan(found, options.json)
@@ -292,7 +298,7 @@ def _execute(job: Job, options: Options) -> None:
             force=options.force,
             watch=display,
         )
-    _print_outcome(outcome, display, options.json)
+    _print_outcome(outcome, job, display, options.json)
 
 
 def _run_stage(options: Options, **words: Any) -> None:
@@ -574,7 +580,14 @@ def inspect_(
     from gramian.ingest import inspect as look
 
     found = look(store)
-    print(_json.dumps(found.as_dict(), indent=2) if json else str(found))
+    if json:
+        print(_json.dumps(found.facts(), indent=2))
+    else:
+        print(
+            f"{found.path}: {found.kind}, {', '.join(f'{name} {value}' for name, value in found.figures.items())}"
+        )
+        _print_rows(found.rows())
+        _print_rows(found.check_rows())
     if not found.ok:
         raise typer.Exit(FAILED)
 
@@ -592,7 +605,9 @@ def verify(
     gramian verify features.zarr
     """
     del debug
-    bad = pipeline.verify(target)
+    from gramian.pipeline import verify as check
+
+    bad = check(target)
     if json:
         print(
             _json.dumps(
@@ -618,9 +633,10 @@ def report(
     gramian report runs/demo
     """
     del debug
+    from gramian.pipeline import find_run
     from gramian.report import write_report
 
-    root, _ = pipeline.find_run(target)
+    root, _ = find_run(target)
     print(write_report(root))
 
 
@@ -658,8 +674,13 @@ def demo(
     display.say(result.advice)
 
 
+def _print_rows(rows: list[dict[str, str]]) -> None:
+    if rows:
+        _print_table({"title": "", "columns": list(rows[0]), "rows": [list(row.values()) for row in rows]})
+
+
 def _print_table(facts: dict[str, Any]) -> None:
-    table = Table(title=facts["title"], title_justify="left", box=None, pad_edge=False)
+    table = Table(title=facts["title"] or None, title_justify="left", box=None, pad_edge=False)
     for place, column in enumerate(facts["columns"]):
         table.add_column(column, justify="left" if place == 0 else "right")
     for row in facts["rows"]:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import dask
 import dask.system
@@ -25,20 +25,31 @@ from gramian.blocks import Plan, size_text
 from gramian.errors import RunError
 from gramian.job import Cluster, Job, read_job
 from gramian.stages import STAGES, Action, Known
-from gramian.store.run import Run, cpu, versions
+from gramian.store.manifest import cpu, versions
+from gramian.store.run import Run
 
 SUMS = "sums"  # second part of the name of a partial sum; other names are arrays of the stage's output
 SHARE = 0.8  # of the free memory that a local cluster may take where nothing is said
 
 
-class Watch:
-    """What a run tells while it goes; this one keeps silent."""
+class Watch(Protocol):
+    """Hears what a run tells while it goes."""
 
     def say(self, text: str) -> None:
         """One line about what happens now."""
 
     def progress(self, name: str, done: int, total: int) -> None:
         """Blocks of one operation."""
+
+
+class Silent:
+    """A `Watch` that tells nobody."""
+
+    def say(self, text: str) -> None:
+        pass
+
+    def progress(self, name: str, done: int, total: int) -> None:
+        pass
 
 
 @dataclass(frozen=True)
@@ -211,7 +222,7 @@ def run(
         An input is missing, or an output exists and ``force`` is not given.
     """
     job = read_job(job) if isinstance(job, (str, Path)) else job
-    watch = watch or Watch()
+    watch = watch or Silent()
     before = _manifest_before(job.path) if resume else None
     actions = prepare(job, None if before is None else before.get("seeds"))
     planned = _outline(job, actions)
@@ -336,8 +347,10 @@ def _manifest(job: Job, actions: list[Action], planned: Outline) -> dict[str, An
     return {
         "title": Path(str(job.path)).name.removesuffix(".run"),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "parameters": {"stages": {stage.name: stage.words() for stage in job.stages}},
-        "inputs": {key: value for action in actions for key, value in action.inputs().items()},
+        "parameters": {"stages": {action.stage.name: _words(action, job.path) for action in actions}},
+        "inputs": {
+            _beside(path, job.path): facts for action in actions for path, facts in action.inputs().items()
+        },
         "versions": versions(),
         "cpu": cpu(),
         "seeds": {action.stage.name: action.seed for action in actions if action.seed is not None},
@@ -352,6 +365,13 @@ def _manifest(job: Job, actions: list[Action], planned: Outline) -> dict[str, An
             stage.name: _beside(stage.out, job.path) for stage in job.stages if stage.out is not None
         },
     }
+
+
+def _words(action: Action, root: str | None) -> dict[str, Any]:
+    """The words of a stage, its paths as seen from the run directory: from everywhere the same."""
+    paths = action.paths()
+    words = action.stage.words().items()
+    return {name: _beside(value, root) if name in paths else value for name, value in words}
 
 
 def _manifest_before(root: str | None) -> dict[str, Any] | None:
@@ -385,7 +405,7 @@ def verify(target: str | Path, watch: Watch | None = None) -> list[Bad]:
     root, stage = find_run(target)
     recorded = Run.open(root, None)
     names = [name for name in recorded.done if stage is None or name.partition("/")[0] == stage]
-    return _check(recorded, names, watch or Watch())
+    return _check(recorded, names, watch or Silent())
 
 
 def mend(recorded: Run, watch: Watch) -> None:

@@ -24,6 +24,7 @@ from sklearn.pipeline import Pipeline
 
 from gramian import engine, models
 from gramian.blocks import TARGET, ArraySpec, Grid, Plan, Step
+from gramian.components import Settings
 from gramian.curves import kernel_error, path, spectrum
 from gramian.errors import InputError, StoreError
 from gramian.gram import KERNELS, GramOperator
@@ -37,7 +38,8 @@ from gramian.store.layout import (
     open_dataset,
     open_store,
 )
-from gramian.store.run import Run, fingerprint
+from gramian.store.manifest import fingerprint
+from gramian.store.run import Run
 from gramian.store.writer import block_grid, check_block
 from gramian.streams import seed_of
 
@@ -142,7 +144,7 @@ class Source:
             path,
             {name: engine.spec_of(array) for name, array in data.arrays.items()},
             None if data.split is None else np.asarray(data.split[:]),
-            None if data.map is None else models.load_model(f"{path}/map"),
+            None if data.map is None else models.load_map(open_store(path)),
             len(data.classes or ()),
         )
 
@@ -316,11 +318,15 @@ class Action(ABC):
         """Make the output; the facts to keep: results, choices and curves."""
 
     def inputs(self) -> dict[str, Any]:
-        """Fingerprints of what no earlier stage has made."""
+        """Fingerprints of what no earlier stage has made, by path."""
         if not self._given:
             return {}
         data = open_dataset(self.stage.store)
         return {self.stage.store: {name: fingerprint(data.arrays[name]) for name in self.reads()}}
+
+    def paths(self) -> list[str]:
+        """Which words of the stage are paths."""
+        return ["out", *(["store"] if self._given else [])]
 
     def is_there(self) -> bool:
         """Whether the output exists."""
@@ -389,10 +395,20 @@ class Featurize(Action):
             self.map, self._from = known.map(stage.what)
         else:
             word_of(stage.what, FEATURES, "features")
+        self._elsewhere = self._from is not None and stage.what not in known.actions
         self.name = self.view.first(kind_of(self.map).reads, "give a data set that this map reads")
 
     def reads(self) -> list[str]:
         return [self.name]
+
+    def paths(self) -> list[str]:
+        return [*super().paths(), *(["features"] if self._elsewhere else [])]
+
+    def inputs(self) -> dict[str, Any]:
+        found = super().inputs()
+        return found | (
+            {self.stage.what: {"map": models.fingerprint_of(self.map)}} if self._elsewhere else {}
+        )
 
     def plan(self) -> Plan:
         X = self.view.spec(self.name)
@@ -418,7 +434,7 @@ class Featurize(Action):
         group = self._group({"features": self.stage.what}, force=force)
         out = create_array(group, "features", row_map.shape, row_map.dtype, row_map.grids, attrs)
         copy_side_arrays(open_dataset(self.view.source.path), group, rows=self.view.indices)
-        models.save_model(fitted, f"{self.stage.out}/map", force=True)
+        models.save_map(fitted, group)
         self._record(run, group, written=("features",))
         with session(""):
             engine.write(row_map, out, X, name="features")
@@ -595,21 +611,60 @@ class Use(Action):
             found[self.stage.what] = {"model": models.fingerprint_of(models.load_model(self.model.path))}
         return found
 
+    def paths(self) -> list[str]:
+        return [*super().paths(), *([] if self.model.promised else ["model"])]
+
     def _use_step(self, name: str, tail: int) -> Step:
         """The step of a model that may still have to be fitted: then bounded by the size of every block."""
         X = self.view.spec(self.name)
         if not self.model.promised:
             return self.row_map(self.model, X, "predict").step(name, X)
-        grid = Grid.for_rows(X.shape[0], X.row_bytes)
-        height = min(grid.step, X.shape[0])
-        return Step(
-            name,
-            tasks=len(grid),
-            read=X.read_bytes(grid),
-            written=8 * tail * X.shape[0],
-            files=len(grid),
-            task_bytes=2 * X.block_bytes(grid) + max(TARGET, height * 8 * tail),
-        )
+        return bounded_step(name, X, 8 * tail)
+
+
+def stored_map(fitted: Any, X: Any) -> tuple[engine.RowMap, dict[str, Any]]:
+    """How a fitted map's features are stored, and the attributes that let every reader see what it returns."""
+    return fitted.row_map(X), {}
+
+
+def transform_map(fitted: Any, X: Any) -> engine.RowMap:
+    """What a fitted map returns, block by block."""
+    return fitted.row_map(X)
+
+
+def stored_features(features: Any, X: ArraySpec) -> ArraySpec:
+    """The features of a map as they will be seen, also before it is fitted: then at most so many."""
+    if is_fitted(features):
+        row_map = features.row_map(X)
+        return ArraySpec(row_map.shape, row_map.dtype, tuple(grid.step for grid in row_map.grids))
+    limit = Settings.of(features, *X.shape).limit
+    return ArraySpec((X.shape[0], limit), X.dtype, None)
+
+
+def features_step(features: Any, X: ArraySpec) -> Step:
+    """The step that writes the features of a map."""
+    if is_fitted(features):
+        return stored_map(features, X)[0].step("features", X)
+    return bounded_step("features", X, stored_features(features, X).row_bytes)
+
+
+def is_fitted(estimator: Any) -> bool:
+    """Whether an estimator has learned anything."""
+    return any(name.endswith("_") and not name.startswith("_") for name in vars(estimator))
+
+
+def bounded_step(name: str, X: ArraySpec, row_bytes: int) -> Step:
+    """A map of blocks whose model has yet to be fitted: no block of it takes more than the target of the grid."""
+    grid = Grid.for_rows(X.shape[0], X.row_bytes)
+    height = min(grid.step, X.shape[0])
+    return Step(
+        name,
+        tasks=len(grid),
+        read=X.read_bytes(grid),
+        written=row_bytes * X.shape[0],
+        files=len(grid),
+        task_bytes=2 * X.block_bytes(grid) + 3 * min(TARGET, height * row_bytes) + TARGET,
+    )
 
 
 def _after(first: engine.RowMap, second: engine.RowMap, X: ArraySpec) -> engine.RowMap:
@@ -701,7 +756,7 @@ class Evaluate(Use):
         with session("sums"):
             results = {**score(self, model, X, sides), "rows": engine.spec_of(X).shape[0]}
         if self.stage.out is not None:
-            _write_json(self.stage.out, {"stage": self.stage.words(), **results})
+            _write_json(self.stage.out, results)
         return {"results": results}
 
 
