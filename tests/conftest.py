@@ -22,6 +22,7 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "
     os.environ.setdefault(variable, "1")
 os.environ.setdefault("NUMBA_CACHE_DIR", str(ROOT / ".cache" / "numba" / _kernels_hash()))
 os.environ.setdefault("MPLBACKEND", "agg")
+os.environ.setdefault("SCIPY_ARRAY_API", "1")  # one of scikit-learn's checks of estimators needs it
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, print_blob=True)

@@ -27,6 +27,7 @@ from gramian.gram import GramOperator
 from gramian.inputs import candidates, loaded, target_block, weights_block
 from gramian.kernels.hal import hal_diagonal, hal_kernel, hal_scratch
 from gramian.moments import Moments, part_grams
+from gramian.spectral import leading_eigenpairs
 from gramian.streams import Stream, generator
 from gramian.validation import choice, integer, matrix
 
@@ -144,7 +145,8 @@ def _count(value: Any, name: str, usual: int, n_rows: int) -> int:
 
 def _given_knots(value: Any, n_columns: int) -> Array | None:
     if isinstance(value, str):
-        choice(value, "knots", ("rows",))
+        if value != "rows":
+            raise InputError(f"knots is {value!r}", "give 'rows' or an array (m, d)")
         return None
     return matrix(value, "knots", columns=n_columns)
 
@@ -255,7 +257,7 @@ def draw_rows(n_rows: int, count: int, seed: int, stream: Stream, block: int = 0
     """Sorted indices of so many different rows."""
     if count >= n_rows:
         return np.arange(n_rows)
-    return np.sort(generator(seed, stream, block).choice(n_rows, count, replace=False))
+    return np.sort(generator(seed, stream, block).permutation(n_rows)[:count])
 
 
 def draw_knots(
@@ -279,7 +281,7 @@ def warn_of_kernel(kernel: HALKernel, rows: NDArray[Any]) -> None:
             f"{len(constant)} of {rows.shape[1]} covariates are constant, the first is column {constant[0]}; "
             "drop them",
             GramianWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
     sample = rows[:: -(-len(rows) // SAMPLE)]
     K = kernel.block(sample)
@@ -294,7 +296,7 @@ def warn_of_kernel(kernel: HALKernel, rows: NDArray[Any]) -> None:
                 f"the kernel of {rows.shape[1]} covariates and max_degree={degree} is close to the identity, "
                 f"its typical off-diagonal cosine is {cosine:.1g}; give a smaller max_degree",
                 GramianWarning,
-                stacklevel=5,
+                stacklevel=4,
             )
 
 
@@ -474,11 +476,15 @@ def dense_components(
 
 
 def randomized_components(
-    kernel: HALKernel, rows: NDArray[Any], weights: Array | None, n_components: int, center: bool, seed: int
+    kernel: HALKernel,
+    rows: NDArray[Any],
+    weights: Array | None,
+    n_components: int,
+    center: bool,
+    seed: int,
+    block: int,
 ) -> Components:
     """By a randomized method on tiles of the Gram matrix, which is never formed: N x (d + k) memory."""
-    from gramian.spectral import leading_eigenpairs
-
     operator = GramOperator(
         rows,
         kernel="hal",
@@ -489,7 +495,9 @@ def randomized_components(
         knot_weights=kernel.knot_weights,
         max_degree=kernel.max_degree,
     )
-    pairs = leading_eigenpairs(operator, n_components, solver="randomized", random_state=seed)
+    degree = "all" if kernel.max_degree is None else kernel.max_degree
+    name = f"eigenpairs-degree-{degree}-{block}"
+    pairs = leading_eigenpairs(operator, n_components, solver="randomized", random_state=seed, name=name)
     kept = int((pairs.values > max(0.0, len(rows) * np.finfo(float).eps * pairs.values[0])).sum())
     root = np.ones(len(rows)) if weights is None else np.sqrt(weights)
     means = operator.means if center else np.zeros(len(rows))
@@ -694,10 +702,11 @@ def matrix_components(
     settings: Settings,
     n_components: int,
     seed: int,
+    block: int = 0,
 ) -> Components:
-    """From rows that are at hand, dense or randomized."""
+    """From rows that are at hand, dense or randomized; ``block`` tells apart the fits of one estimator."""
     if settings.solver == "randomized":
-        return randomized_components(kernel, rows, weights, n_components, settings.center, seed)
+        return randomized_components(kernel, rows, weights, n_components, settings.center, seed, block)
     with engine.pinned():
         return dense_components(kernel, rows, weights, n_components, settings.center)
 
@@ -708,7 +717,8 @@ def fit_components(X: Any, weights: Any, settings: Settings, seed: int) -> Compo
     if settings.solver != "nystroem":
         rows = loaded_rows(X, settings)
         warn_of_kernel(kernel, rows)
-        return matrix_components(kernel, rows, loaded(weights), settings, settings.limit, seed)
+        weights = None if weights is None else weights_block(loaded(weights))
+        return matrix_components(kernel, rows, weights, settings, settings.limit, seed)
     landmarks = draw_landmarks(X, settings, seed)
     warn_of_kernel(kernel, landmarks)
     with engine.pinned():

@@ -58,6 +58,7 @@ from gramian.selection import (
     Folds,
     choose,
     count_parts,
+    is_splitter,
     make_folds,
     refuse_constant,
     relative_scores,
@@ -206,7 +207,7 @@ class _Rows:
         kernel = self._kernel(index, settings, block)
         limit = min(settings.limit, len(rows) - settings.center)
         components = matrix_components(
-            kernel, rows, weights if self._weighted else None, settings, limit, self._seed
+            kernel, rows, weights if self._weighted else None, settings, limit, self._seed, block
         )
         mean = np.average(target, axis=0, weights=weights) if settings.center else np.zeros(target.shape[1])
         # the projection is W^1/2 U D^-1/2 and the scores are W^-1/2 U D^1/2
@@ -358,7 +359,7 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.seed_ = seed_of(self.random_state)
         folds = None
         if _is_searched(settings, alphas):
-            target = loaded(y) if hasattr(self.cv, "split") else None
+            target = loaded(y) if is_splitter(self.cv) else None
             sides = {"target": target, "groups": loaded(check_side(groups, n_rows, "groups"))}
             folds = make_folds(self.cv, n_rows, seed=self.seed_, **sides)
         with engine.staged(X, y, weights) as (X, y, weights):

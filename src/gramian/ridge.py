@@ -10,6 +10,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
 from gramian import engine
@@ -35,6 +36,7 @@ from gramian.selection import (
     Folds,
     choose,
     count_parts,
+    is_splitter,
     make_folds,
     refuse_constant,
     relative_scores,
@@ -328,7 +330,7 @@ class BlockwiseRidge(MultiOutputMixin, RegressorMixin, _BlockwiseLinear):
         n_rows, shape = spec_of(X).shape[0], spec_of(y).shape
         sides = {"target": y, "weights": check_weights(sample_weight, n_rows)}
         groups = loaded(check_side(groups, n_rows, "groups"))
-        target = loaded(y) if hasattr(self.cv, "split") else None
+        target = loaded(y) if is_splitter(self.cv) else None
         self._fit(X, sides, 1 if len(shape) == 1 else shape[1], 0, groups, target)
         if len(shape) == 1:
             self.coef_, self.intercept_ = self.coef_[0], float(self.intercept_[0])
@@ -406,14 +408,13 @@ class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
         return self
 
     def _check_labels(self, X: Any, y: Any) -> tuple[Any, NDArray[np.intp]]:
-        from sklearn.utils.validation import column_or_1d
-
         X = check_rows(self, X)
         if y is None:
             raise InputError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None", "give y"
             )
         y = column_or_1d(loaded(y), warn=True)
+        assert_all_finite(y, input_name="y")
         check_classification_targets(y)
         if len(y) != spec_of(X).shape[0]:
             raise InputError(f"y has {len(y)} labels for {spec_of(X).shape[0]} rows", "give one for each")

@@ -91,7 +91,7 @@ def make_folds(
     """
     if isinstance(cv, Integral) and not isinstance(cv, bool):
         return _drawn_folds(integer(cv, "cv", low=2), n_rows, seed, classes, groups)
-    if hasattr(cv, "split"):
+    if is_splitter(cv):
         splits = cv.split(np.zeros((n_rows, 1)), target if classes is None else classes, groups)
     elif isinstance(cv, Iterable) and not isinstance(cv, (str, bytes, dict)):
         splits = cv
@@ -169,6 +169,11 @@ def _split_rows(rows: Any, n_rows: int, name: str) -> NDArray[Any]:
     if len(np.unique(rows % n_rows)) < len(rows):
         raise InputError(f"{name} hold a row twice", "name each row once; sample_weight counts rows")
     return np.asarray(rows % n_rows)
+
+
+def is_splitter(cv: Any) -> bool:
+    """Whether this splits by a method of its own, which may look at the target."""
+    return callable(getattr(cv, "split", None)) and not isinstance(cv, (str, bytes))
 
 
 def count_parts(cv: Any) -> int:
