@@ -16,7 +16,10 @@ from sklearn.pipeline import Pipeline
 
 from gramian import models
 from gramian.errors import GramianError, GramianWarning, InputError, InputTypeError, StoreError
+from gramian.features import HALPrincipalComponents
 from gramian.models import fingerprint_of, load_map, load_model, save_map, save_model
+from gramian.regression import PCHALRegressor, PCHARRegressor
+from gramian.ridge import BlockwiseRidge, BlockwiseRidgeClassifier
 from gramian.store.layout import create_store
 
 
@@ -493,3 +496,50 @@ def test_a_document_cannot_set_what_is_not_learned(saved, name):
     signed(saved, lambda document: document["learned"].update({name: 1}))
     with pytest.raises(StoreError, match="is damaged: it has a learned value"):
         load_model(saved)
+
+
+# ---------------------------------------------------------------- the estimators themselves
+
+
+def problem() -> tuple[np.ndarray, np.ndarray]:
+    X = np.random.default_rng(3).normal(size=(60, 3))
+    return X, X[:, 0] + np.sin(X[:, 1])
+
+
+def fitted() -> dict[str, Any]:
+    X, y = problem()
+    return {
+        "components": HALPrincipalComponents(random_state=0).fit(X),
+        "landmarks": HALPrincipalComponents(solver="nystroem", n_landmarks=20).fit(X),
+        "pchar": PCHARRegressor(n_components=(5, 10), random_state=0).fit(X, y),
+        "pchal": PCHALRegressor(cv=KFold(3)).fit(X, np.column_stack([y, -y])),
+        "ridge": BlockwiseRidge(alpha=[0.1, 1.0]).fit(X, y),
+        "classifier": BlockwiseRidgeClassifier(random_state=np.random.RandomState(0)).fit(
+            X, np.where(y > 0, "a", "bc")
+        ),
+        "pipeline": Pipeline([("map", HALPrincipalComponents()), ("model", BlockwiseRidge())]).fit(X, y),
+    }
+
+
+@pytest.mark.filterwarnings("ignore::gramian.errors.GramianWarning")
+def test_every_estimator_gives_the_same_bits_after_loading(tmp_path):
+    X, _ = problem()
+    for name, model in fitted().items():
+        save_model(model, tmp_path / name)
+        loaded = load_model(tmp_path / name)
+        method = "predict" if hasattr(model, "predict") else "transform"
+        assert getattr(loaded, method)(X).tobytes() == getattr(model, method)(X).tobytes(), name
+        assert fingerprint_of(loaded) == fingerprint_of(model), name
+        if name != "pipeline":
+            assert set(vars(loaded)) == set(vars(model)), name
+
+
+@pytest.mark.filterwarnings("ignore::gramian.errors.GramianWarning")
+def test_a_fit_with_the_same_seed_has_the_same_fingerprint():
+    X, _ = problem()
+    one, other = (HALPrincipalComponents(random_state=5).fit(X) for _ in range(2))
+    assert (
+        fingerprint_of(one)
+        == fingerprint_of(other)
+        != fingerprint_of(HALPrincipalComponents(random_state=6).fit(X))
+    )
