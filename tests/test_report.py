@@ -58,7 +58,8 @@ def root(tmp_path_factory):
         "rows": [["<exact>", 0.98765]],
         "note": "fair",
     }
-    with Run.open(tmp_path / "run", MANIFEST) as run:
+    root = tmp_path_factory.mktemp("report") / "run"
+    with Run.open(root, MANIFEST) as run:
         run.complete(
             "features", {**FACTS, "curves": {"kernel_error": CURVES["kernel_error"]}, "tables": [table]}
         )

@@ -714,10 +714,10 @@ def health(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit; the boundary where every error becomes two lines."""
     words = sys.argv[1:] if arguments is None else arguments
-    sys.exit(_exit_code(words))
+    sys.exit(exit_code(words))
 
 
-def _exit_code(words: list[str]) -> int:
+def exit_code(words: list[str]) -> int:
     """Run, and turn what happened into an exit code."""
     try:
         with _warnings_in_lines():

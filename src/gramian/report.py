@@ -231,7 +231,7 @@ def page(name: str, manifest: Mapping[str, Any], records: Sequence[Mapping[str, 
     versions = manifest.get("versions", {})
     parts = [
         f"<header><h1>{_text(manifest.get('title', name))}</h1><p class=sub>{_text(state)} · gramian "
-        f"{_text(versions.get('gramian', ''))} · {_text(manifest.get('started', ''))}</p></header>",
+        f"{_text(versions.get('gramian', ''))} · {_text(_minute(manifest.get('started', '')))}</p></header>",
         *(_table_part(table) for record in records for table in record.get("tables", ())),
         _results_part(records),
         _figures_part(figures(records)),
@@ -243,6 +243,10 @@ def page(name: str, manifest: Mapping[str, Any], records: Sequence[Mapping[str, 
     ]
     body = "\n".join(part for part in parts if part)
     return TEMPLATE.replace("{title}", _text(manifest.get("title", name))).replace("{body}", body)
+
+
+def _minute(moment: str) -> str:
+    return f"{moment[:10]} {moment[11:16]} UTC" if moment else ""
 
 
 def _results_part(records: Sequence[Mapping[str, Any]]) -> str:
