@@ -311,7 +311,7 @@ def test_bad_stored_rows_are_told_in_one_line(rows, target, message):
 
 
 def test_a_path_is_refused():
-    with pytest.raises(InputTypeError, match="X is the path 'rows.zarr'"):
+    with pytest.raises(InputTypeError, match=r"X is the path 'rows\.zarr'"):
         BlockwiseRidge(1.0).fit("rows.zarr", np.ones(3))
 
 
