@@ -24,6 +24,7 @@ from gramian.ingest.rows import reblock
 from gramian.ingest.spans import Span
 from gramian.ingest.splitting import GroupSplit, RowSplit
 from gramian.store.layout import open_dataset
+from gramian.store.run import Run
 
 
 @pytest.fixture
@@ -169,6 +170,32 @@ def test_foreign_zarr_of_any_chunks_gives_its_values(rows: int, columns: int, da
             source[:] = values
             found = ingest(f"{folder}/s", f"{folder}/d.zarr")
             np.testing.assert_array_equal(found.covariates[:], values)
+
+
+def test_tall_chunks_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays, "BATCH", 800)
+    values = np.random.default_rng(0).normal(size=(1000, 4))
+    group = zarr.create_group(str(tmp_path / "s"))
+    group.create_array("X", shape=(1000, 4), chunks=(1000, 1), dtype="f8", attributes={"names": list("abcd")})
+    group["X"][:] = values
+    group.create_array("y", shape=(1000,), chunks=(900,), dtype="f4")[:] = values[:, 0]
+    reads: list[Any] = []
+    read = zarr.Array.__getitem__
+    monkeypatch.setattr(zarr.Array, "__getitem__", lambda self, part: reads.append(part) or read(self, part))
+    found = ingest(tmp_path / "s", tmp_path / "d.zarr")
+    assert len(reads) == 4 + 2
+    np.testing.assert_array_equal(found.covariates[:], values)
+    np.testing.assert_array_equal(found.target[:], values[:, 0].astype(np.float32))
+    assert found.covariates.attrs["names"] == list("abcd")
+
+
+def test_batches_are_whole_chunks_where_these_are_low(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrays, "BATCH", 8 * 3500)
+    source = zarr.create_array(str(tmp_path / "s"), shape=(10000, 1), chunks=(1000, 1), dtype="f8")
+    batches = arrays.Arrays("s", {"covariates": source}).batches(["covariates"])
+    assert [count for count, _ in batches] == [3000, 3000, 3000, 1000]
 
 
 # ------------------------------------------------------------------------------------------- tables
@@ -434,6 +461,24 @@ def test_a_failed_ingest_leaves_nothing(tmp_path: Path, small_blocks: None) -> N
     with pytest.raises(InputError, match=r"row 45, position \(1,\) of covariates of the source is inf"):
         ingest(rows, tmp_path / "d.zarr")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_move_that_is_interrupted_leaves_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[Any] = []
+    replace = writing.os.replace
+
+    def stop(old: Any, new: Any) -> None:
+        into_place = Path(new).parent == tmp_path / "d.zarr" != Path(old).parent
+        if into_place and moved:
+            raise OSError(5, "Input/output error", str(new))
+        moved.extend([new] if into_place else [])
+        replace(old, new)
+
+    monkeypatch.setattr(writing.os, "replace", stop)
+    with pytest.raises(StoreError, match="Input/output error; see that it can be read"):
+        ingest(regression(), tmp_path / "d.zarr")
+    with pytest.raises(StoreError, match="was begun but not finished"):
+        open_dataset(tmp_path / "d.zarr")
 
 
 def test_a_url_is_marked_until_it_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -771,6 +816,18 @@ def test_inspect_finds_bad_values(tmp_path: Path, check: str) -> None:
     array[(2, *[0] * (array.ndim - 1))] = value
     bad = [found for found in inspect(path).checks if not found.passed]
     assert [(found.array, found.name, found.found) for found in bad] == [(name, check, message)]
+
+
+def test_inspect_compares_an_output_with_its_records(tmp_path: Path) -> None:
+    found = ingest(regression(), tmp_path / "d.zarr")
+    with Run.open(tmp_path / "d.zarr.run", {"outputs": {"stage": "../d.zarr"}}) as run:
+        run.record("stage/target", (0,), 1)
+    assert inspect(found.path).checks[-1].row() == {
+        "array": "target",
+        "check": "records",
+        "result": "ok",
+        "found": "1 of 1 blocks",
+    }
 
 
 def test_inspect_facts_are_json(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,6 +22,7 @@ from gramian.ingest.rows import BATCH, SIDES, Batch, Field, float_type
 
 DATA = ("subspaces", "covariates")
 CODED = ("labels", "groups")
+STAGED = 4  # chunks of so many batches are decoded into a file first: in place each batch would decode one
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,11 @@ class NpyArray:
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         if 0 in self.shape:
             return np.empty(self.shape, self.dtype)[rows]
-        mapped = np.memmap(self.path, self.dtype, "r", self.offset, self.shape, self.order)
-        return np.array(mapped[rows], order="C")
+        return np.array(self.map("r")[rows], order="C")
+
+    def map(self, mode: Any) -> NDArray[Any]:
+        """The values as they stand in the file."""
+        return np.memmap(self.path, self.dtype, mode, self.offset, self.shape, self.order)
 
 
 def npy_array(path: Path, offset: int = 0, *, where: str | None = None) -> NpyArray:
@@ -96,6 +101,27 @@ def _npz_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path, u
     return npy_array(path, member.header_offset + 30 + int(lengths.sum()), where=where)
 
 
+def staged(array: zarr.Array[Any], path: Path) -> NpyArray:
+    """A copy in a ``.npy`` file in the order of columns, made chunk by chunk."""
+    file = npy_array_like(path, array.shape, np.dtype(array.dtype))
+    grid = [range(0, size, step) for size, step in zip(array.shape, array.chunks, strict=True)]
+    with _one_chunk_at_a_time():
+        for corner in product(*grid):
+            part = tuple(slice(start, start + step) for start, step in zip(corner, array.chunks, strict=True))
+            file.map("r+")[part] = array[part]
+    return file
+
+
+def npy_array_like(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NpyArray:
+    """A new file of zeros in the order of columns."""
+    np.lib.format.open_memmap(path, "w+", dtype, shape, fortran_order=True)
+    return npy_array(path)
+
+
+def _stageable(array: zarr.Array[Any]) -> bool:
+    return array.ndim <= 2 and array.dtype.kind in "biufSU"
+
+
 def zarr_arrays(path: str) -> tuple[dict[str, Any], list[Any] | None]:
     """The arrays of a Zarr group, or one array as ``X``; and the classes of a store of this package."""
     try:
@@ -126,10 +152,18 @@ class Arrays:
         What the integers of ``labels`` stand for.
     flat : bool, default False
         Take each row of the data, of whatever shape, as one vector.
+    scratch : Path, optional
+        A folder for Zarr arrays whose chunks are much higher than a batch: read there, each is decoded once.
     """
 
     def __init__(
-        self, where: str, arrays: Mapping[str, Any], *, classes: list[Any] | None = None, flat: bool = False
+        self,
+        where: str,
+        arrays: Mapping[str, Any],
+        *,
+        classes: list[Any] | None = None,
+        flat: bool = False,
+        scratch: Path | None = None,
     ) -> None:
         self.where = where
         self.arrays = {name: _sliceable(array, f"{name} of {where}") for name, array in arrays.items()}
@@ -148,6 +182,15 @@ class Arrays:
             for name, known in names.items()
             if isinstance(known, (list, tuple)) and self.fields[name].tail == (len(known),)
         }
+
+        if scratch is not None:
+            self._stage(scratch)
+
+    def _stage(self, scratch: Path) -> None:
+        step = self._step(self.arrays)
+        for name, array in self.arrays.items():
+            if isinstance(array, zarr.Array) and array.chunks[0] >= STAGED * step and _stageable(array):
+                self.arrays[name] = staged(array, scratch / f"{name}.npy")
 
     def batches(self, names: Collection[str]) -> Iterator[Batch]:
         """All rows, of the named arrays only."""

@@ -233,12 +233,14 @@ def _open_arrays(
     )
     if not options.subspaces:
         _refuse_spans(where, options)
-        return Arrays(where, roles, classes=classes), ignored
+        return Arrays(where, roles, classes=classes, scratch=scratch), ignored
     drop = options.on_deficient == "drop"
     if options.group_by is not None or ("groups" in roles and "subspaces" not in roles):
         roles["covariates"] = roles.pop("subspaces" if "subspaces" in roles else "covariates")
         return Spans(
-            GatheredRows(Arrays(where, roles, classes=classes, flat=True), scratch), options.span, drop=drop
+            GatheredRows(Arrays(where, roles, classes=classes, flat=True, scratch=scratch), scratch),
+            options.span,
+            drop=drop,
         ), ignored
     if "subspaces" not in roles:
         raise InputError(

@@ -258,7 +258,7 @@ def _appearing(dest: str, facts: Mapping[str, Any], scratch: Path, *, force: boo
         return
     store = scratch / "store"
     yield create_store(store, "dataset", attrs=facts)
-    create_store(dest, "dataset", force=force)  # makes way for it
+    create_store(dest, "dataset", attrs={"complete": False}, force=force)  # makes way for it
     place = Path(dest.removeprefix("file://"))
     for entry in sorted(store.iterdir(), key=lambda entry: entry.name == "zarr.json"):
         os.replace(entry, place / entry.name)
