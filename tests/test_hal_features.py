@@ -1,4 +1,4 @@
-"""HAL principal components against the literal kernel's eigenvectors, and their solvers against each other."""
+"""HAL principal components against eigenvectors of the literal kernel, and solvers against each other."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""PCHAR and PCHAL: closed forms against scikit-learn's solvers on the scores, honest folds, any place of rows."""
+"""PCHAR and PCHAL: closed forms against solvers on the scores, honest folds, rows in any place."""
 
 import dask
 import dask.array as da
