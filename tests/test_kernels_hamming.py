@@ -15,16 +15,26 @@ from tests import reference
 WIDTHS = (1, 7, 8, 9, 63, 64, 65, 100, 512, 577)
 
 
+@pytest.fixture(params=["compiled", "plain"])
+def kernels(request, monkeypatch):
+    """The compiled code, then its plain twin."""
+    monkeypatch.setenv("GRAMIAN_KERNELS", request.param.replace("compiled", ""))
+
+
 def signs(rows, n_bits, seed=0):
     return np.random.default_rng(seed).choice([-1.0, 1.0], (rows, n_bits))
 
 
-@given(rows=st.integers(1, 40), columns=st.integers(1, 40), n_bits=st.integers(1, 600))
-def test_equals_the_product_of_signs(rows, columns, n_bits):
-    F, G = signs(rows, n_bits), signs(columns, n_bits, seed=1)
-    got = hamming_kernel(sign_bits(F), sign_bits(G), n_bits=n_bits)
-    assert got.dtype == np.float32
-    assert np.array_equal(got, (F @ G.T).astype(np.float32) / np.float32(n_bits))
+@pytest.mark.usefixtures("kernels")
+def test_equals_the_product_of_signs():
+    @given(rows=st.integers(1, 40), columns=st.integers(1, 40), n_bits=st.integers(1, 1600))
+    def check(rows, columns, n_bits):
+        F, G = signs(rows, n_bits), signs(columns, n_bits, seed=1)
+        got = hamming_kernel(sign_bits(F), sign_bits(G), n_bits=n_bits)
+        assert got.dtype == np.float32
+        assert np.array_equal(got, (F @ G.T).astype(np.float32) / np.float32(n_bits))
+
+    check()
 
 
 @pytest.mark.parametrize("n_bits", WIDTHS)
@@ -34,6 +44,7 @@ def test_equals_its_literal_definition(n_bits):
     np.testing.assert_allclose(hamming_kernel(A, B, n_bits=n_bits), wanted, rtol=0, atol=1e-7)
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("rows", [1, 8, 511, 512, 513, 1100])
 def test_without_b_is_exactly_symmetric_and_the_same(rows):
     A = sign_bits(signs(rows, 70))
@@ -49,8 +60,9 @@ def test_tiles_of_words_are_blocks_of_the_kernel():
     assert np.array_equal(hamming_tile(a, b, n_bits=130), hamming_kernel(A, n_bits=130)[:30, 30:])
 
 
-def test_scratch_is_the_words_and_their_panel():
-    assert words_scratch((17,)) == 2 * 24
+def test_scratch_is_three_copies_in_whole_groups_of_words():
+    assert words_scratch((17,)) == 3 * 64
+    assert words_scratch((65,)) == 3 * 128
 
 
 def test_packed_rows_need_not_be_contiguous():

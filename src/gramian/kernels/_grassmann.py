@@ -68,8 +68,8 @@ def _take(_: Any, like: Any, addresses: Any) -> Any:
 def _eliminate(_: Any, like: Any, addresses: Any, at: Any) -> Any:
     """Entry ``at`` of the current row of the triangular factor.
 
-    ``addresses``: the current row before division by the pivots, the same after it, the other row, the inverse
-    of its pivot, the pivot of the current row.
+    ``addresses``: the current row before division by the pivots, the same after it, the other row, the
+    inverse of its pivot, the pivot of the current row.
     """
 
     def codegen(context: Any, builder: Any, _: Any, args: Any) -> Any:

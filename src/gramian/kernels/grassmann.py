@@ -304,22 +304,26 @@ def _tile(a: Bases, b: Bases, reduce: Callable[[Array, Array, Array], Array]) ->
 
 
 def _log_determinants(C: Array, omega: float) -> Array:
-    """``log det(s I - w^2 / s CC')``, ``s = sqrt(1 + w^2)`` for the range of floats: (k, r, l, c) -> (r, c)."""
-    k, rows, _, columns = C.shape
-    s = np.hypot(1.0, omega)
+    """``log det(s I - w^2 / s CC')`` of pairs, (k, r, l, c) -> (r, c); s = sqrt(1 + w^2) keeps it finite."""
+    columns, s = C.shape[3], np.hypot(1.0, omega)
     scaled = np.zeros((*C.shape[:3], -(-columns // LANES) * LANES), C.dtype)
     np.multiply(C, C.dtype.type(omega / np.sqrt(s)), out=scaled[..., :columns])
-    if plain():
-        pairs = scaled[..., :columns].transpose(1, 3, 0, 2)
-        matrices = s * np.eye(k, dtype=C.dtype) - pairs @ pairs.transpose(0, 1, 3, 2)
-        plain_logs: Array = np.linalg.slogdet(matrices).logabsdet
-        return plain_logs
-    from gramian.kernels._grassmann import determinants
-
-    out = np.empty((rows, scaled.shape[3]))
-    determinants(scaled, C.dtype.type(s), out)
+    out = np.empty((C.shape[1], scaled.shape[3]))
+    _determinants(scaled, C.dtype.type(s), out)
     logs: Array = np.log(out[:, :columns])
     return logs
+
+
+def _determinants(C: Array, scale: Any, out: Array) -> None:
+    """``det(scale I - CC')`` of pairs; by NumPy alone where plain twins are asked for."""
+    if not plain():
+        from gramian.kernels._grassmann import determinants
+
+        determinants(C, scale, out)
+        return
+    pairs = C.transpose(1, 3, 0, 2)
+    matrices = scale * np.eye(len(C), dtype=C.dtype) - pairs @ pairs.transpose(0, 1, 3, 2)
+    out[:] = np.linalg.det(matrices.astype(np.float64))
 
 
 def _by_dimension(X: Array) -> Iterator[tuple[int, NDArray[np.intp]]]:

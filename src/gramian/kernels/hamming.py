@@ -11,12 +11,15 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from gramian.errors import InputError, InputTypeError
+from gramian.kernels._jit import plain
 from gramian.validation import integer
 
 Words = NDArray[np.uint64]
 Array32 = NDArray[np.float32]
 
 PANEL = 512  # rows and columns that are compared at a time: they stay in the cache
+ROWS, COLUMNS = 4, 16  # of the tile that compiled code computes at once
+GROUP = 8  # 64-bit words that it adds up before it counts
 
 
 def bit_words(block: NDArray[np.uint8], *, n_bits: int) -> Words:
@@ -31,17 +34,18 @@ def bit_words(block: NDArray[np.uint8], *, n_bits: int) -> Words:
 
     Returns
     -------
-    ndarray of uint64, shape (N, ceil(n_bits / 64))
+    ndarray of uint64, shape (N, 8 ceil(n_bits / 512))
     """
     _check(block, n_bits)
-    words = np.zeros((len(block), -(-n_bits // 64) * 8), np.uint8)
+    words = np.zeros((len(block), -(-n_bits // (64 * GROUP)) * 8 * GROUP), np.uint8)
     words[:, : block.shape[1]] = block
     return words.view(np.uint64)
 
 
 def words_scratch(row_shape: tuple[int, ...], dtype: DTypeLike = np.uint8) -> int:
-    """Bytes a row that `bit_words` and `hamming_tile` take beside the row and the tile."""
-    return 2 * -(-row_shape[0] * np.dtype(dtype).itemsize // 8) * 8
+    """Bytes a row that `bit_words` and `hamming_tile` take beside the row and the tile: three copies."""
+    words = -(-row_shape[0] * np.dtype(dtype).itemsize // (8 * GROUP)) * GROUP
+    return 3 * 8 * words
 
 
 def hamming_tile(a: Words, b: Words, *, n_bits: int) -> Array32:
@@ -58,13 +62,21 @@ def hamming_tile(a: Words, b: Words, *, n_bits: int) -> Array32:
     -------
     ndarray of float32, shape (N, M)
     """
+    if plain():
+        compare: Any = _compare
+    else:
+        from gramian.kernels._hamming import compare
+    rows, columns = _padded(a, ROWS), _column_blocks(b)
     tile = np.empty((len(a), len(b)), np.float32)
+    block, turned = np.empty((2, PANEL, PANEL), np.float32)  # contiguous, and copied while in the cache
     for i in range(0, len(a), PANEL):
         for j in range(i if a is b else 0, len(b), PANEL):
-            rows, columns = slice(i, i + PANEL), slice(j, j + PANEL)
-            _compare(a[rows], b[columns], n_bits, tile[rows, columns])
-            if a is b and j > i:
-                tile[columns, rows] = tile[rows, columns].T
+            mirrored = a is b and j > i
+            right = columns[j // COLUMNS : (j + PANEL) // COLUMNS]
+            compare(rows[i : i + PANEL], right, n_bits, block, turned if mirrored else turned[:0])
+            _fill(tile[i : i + PANEL, j : j + PANEL], block)
+            if mirrored:
+                _fill(tile[j : j + PANEL, i : i + PANEL], turned)
     return tile
 
 
@@ -128,8 +140,26 @@ def _check(block: NDArray[Any], n_bits: int) -> None:
         )
 
 
-def _compare(a: Words, b: Words, n_bits: int, out: Array32) -> None:
-    """The same by NumPy alone: rows (r, w) against (s, w) into (r, s)."""
-    for row, result in zip(a, out, strict=True):
-        differ = np.bitwise_count(row ^ b).sum(axis=1, dtype=np.int64)
-        result[:] = (n_bits - 2 * differ).astype(np.float32) / np.float32(n_bits)
+def _padded(words: Words, multiple: int) -> Words:
+    """The rows, and zero ones up to a multiple."""
+    missing = -len(words) % multiple
+    return np.pad(words, ((0, missing), (0, 0))) if missing else words
+
+
+def _column_blocks(words: Words) -> Words:
+    """Rows (M, w) as blocks of COLUMNS side by side, (ceil(M / COLUMNS), w, COLUMNS)."""
+    blocks = _padded(words, COLUMNS).reshape(-1, COLUMNS, words.shape[1])
+    return np.ascontiguousarray(blocks.transpose(0, 2, 1))
+
+
+def _fill(part: Array32, block: Array32) -> None:
+    part[:] = block[: part.shape[0], : part.shape[1]]
+
+
+def _compare(a: Words, b: Words, bits: int, out: Array32, turned: Array32) -> None:
+    """The plain twin of the compiled function."""
+    for i, row in enumerate(a):
+        distances = np.bitwise_count(row[:, None] ^ b).sum(axis=1, dtype=np.int64).ravel()
+        out[i, : len(distances)] = (bits - 2 * distances).astype(np.float32) / np.float32(bits)
+    if turned.size:
+        turned[:] = out.T
