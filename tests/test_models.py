@@ -274,9 +274,11 @@ def test_a_fingerprint_tells_models_apart():
     assert len({fingerprint_of(model) for model in variants}) == len(variants)
 
 
-def test_a_seed_counts_however_it_was_given():
-    one, other = Dummy(random_state=5).fit(seed=5), Dummy(random_state=np.random.default_rng(0)).fit(seed=5)
-    assert fingerprint_of(one) == fingerprint_of(other)
+@pytest.mark.parametrize("random_state", [None, np.random.default_rng(0)], ids=["none", "generator"])
+def test_a_seed_counts_however_it_was_given(random_state):
+    assert fingerprint_of(Dummy(random_state=random_state).fit(seed=5)) == fingerprint_of(
+        Dummy(random_state=5).fit(seed=5)
+    )
 
 
 def test_the_fingerprint_stands_in_the_store(tmp_path):

@@ -406,18 +406,18 @@ def test_force_on_a_link_replaces_what_it_points_to_and_keeps_the_link(tmp_path)
     assert open_dataset(tmp_path / "s").kind == "gram"
 
 
-def test_a_kill_in_the_middle_of_force_leaves_a_store_that_force_replaces(tmp_path, monkeypatch):
+@pytest.mark.parametrize("moment", ["shutil.rmtree", "pathlib.Path.unlink"])
+def test_a_kill_in_the_middle_of_force_leaves_a_store_that_force_replaces(tmp_path, monkeypatch, moment):
     group = create_store(tmp_path / "s", "features")
     create_array(group, "features", (4, 2), "f8", (Grid(4, 2),))
-    unlink = Path.unlink
 
-    def killed(path: Path, *args: Any, **more: Any) -> None:
+    def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "unlink", killed)
-    with pytest.raises(KeyboardInterrupt):
-        create_store(tmp_path / "s", "features", force=True)
-    monkeypatch.setattr(Path, "unlink", unlink)
+    with monkeypatch.context() as patched:
+        patched.setattr(moment, killed)
+        with pytest.raises(KeyboardInterrupt):
+            create_store(tmp_path / "s", "features", force=True)
     create_store(tmp_path / "s", "features", force=True)
     assert open_dataset(tmp_path / "s").arrays == {}
 
