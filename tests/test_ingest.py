@@ -438,6 +438,12 @@ def test_an_existing_store_is_kept(tmp_path: Path) -> None:
     assert open_dataset(tmp_path / "d.zarr").rows == 3
 
 
+def test_a_taken_place_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    ingest(np.eye(3), tmp_path / "d.zarr")
+    with pytest.raises(StoreError, match="exists already"):
+        ingest(tmp_path / "missing.csv", tmp_path / "d.zarr")
+
+
 def test_force_replaces_a_data_set_when_the_new_one_is_complete(tmp_path: Path) -> None:
     ingest(regression(), tmp_path / "d.zarr")
     with pytest.raises(InputError):
