@@ -86,8 +86,8 @@ def test_version(call):
 def test_every_command_that_computes_has_the_common_options(call):
     texts = [call(name, "--help")[1] for name in ("featurize", "gram", "fit", "predict", "evaluate", "run")]
     options = (
-        "--workers --threads --memory-limit --scheduler --tls-ca --tls-cert --tls-key --max-memory --plan --resume "
-        "--takeover --allow-mixed --force --progress --quiet --json --debug"
+        "--workers --threads --memory-limit --scheduler --tls-ca --tls-cert --tls-key --max-memory --plan "
+        "--resume --takeover --allow-mixed --force --progress --quiet --json --debug"
     )
     assert all(option in text for text in texts for option in options.split())
 
@@ -149,7 +149,7 @@ def test_a_failed_job_is_two_lines_and_exit_1(data, call, name):
     words, expected = FAILED[name]
     code, out, err = call(*words)
     assert (code, out) == (1, "")
-    error, remedy = [line for line in err.splitlines() if line.startswith(("error: ", "remedy: "))]
+    error, _ = [line for line in err.splitlines() if line.startswith(("error: ", "remedy: "))]
     assert expected in error
     assert "Traceback" not in err
 
@@ -218,7 +218,8 @@ def test_a_plan_as_json(data, call):
 
 def test_a_plan_that_does_not_fit_is_shown_and_exits_1(data, call):
     (data / "job.toml").write_text(
-        'path = "run"\nmax_memory = "1MiB"\n[stages.model]\ncommand = "fit"\nstore = "data.zarr"\nmodel = "ridge"\n'
+        'path = "run"\nmax_memory = "1MiB"\n[stages.model]\ncommand = "fit"\nstore = "data.zarr"\n'
+        'model = "ridge"\n'
     )
     code, out, err = call("plan", "job.toml")
     assert code == 1

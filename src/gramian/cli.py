@@ -54,8 +54,8 @@ app = typer.Typer(
 WHERE, LIMITS, RUN, SHOW = "Where it runs", "Plan", "The run", "What is shown"
 
 
-def _option(help: str, panel: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+def _option(text: str, panel: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, **more)
 
 
 Rows = Annotated[
@@ -235,8 +235,9 @@ def _print_plan(found: pipeline.Outline, as_json: bool) -> None:
         else "no workers"
     )
     print(
-        f"{facts['tasks']:,} tasks, {size_text(facts['read_bytes'])} read, {size_text(facts['written_bytes'])} "
-        f"written in {facts['files']:,} files\npeak memory {size_text(facts['total_bytes'])}: "
+        f"{facts['tasks']:,} tasks, {size_text(facts['read_bytes'])} read, "
+        f"{size_text(facts['written_bytes'])} written in {facts['files']:,} files\n"
+        f"peak memory {size_text(facts['total_bytes'])}: "
         f"{size_text(facts['driver_bytes'])} in the driver, {workers}"
     )
 
@@ -267,7 +268,9 @@ def _print_outcome(outcome: pipeline.Outcome, job: Job, display: Display, as_jso
 
 def _print_results(record: dict[str, Any], job: Job, display: Display) -> None:
     """Scores on stdout, they are what was asked for; a summary of anything else on stderr."""
-    results = [
+    shape = " x ".join(f"{size:,}" for size in record.get("shape", ()))
+    results = [shape] if shape else []
+    results += [
         f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in record.get("results", {}).items()
     ]
@@ -302,8 +305,8 @@ def _execute(job: Job, options: Options) -> None:
 
 
 def _run_stage(options: Options, **words: Any) -> None:
-    words["set"] = parse_settings(words.pop("set", None) or ())
-    stage = Stage(name=words["command"], **words)
+    settings = parse_settings(words.pop("settings", None) or ())
+    stage = Stage(name=words["command"], set=settings, **words)
     _execute(command_job(stage, cluster=options.cluster(), max_memory=options.limit()), options)
 
 
@@ -340,7 +343,7 @@ def featurize(
     ],
     out: Out,
     rows: Rows = None,
-    set: Settings = None,
+    settings: Settings = None,
     *,
     options: Options,
 ) -> None:
@@ -348,10 +351,13 @@ def featurize(
 
     gramian featurize objects.zarr --features periodic --set n_projections=4096 --out features.zarr
 
-    The inner products of the features estimate the kernel. The fitted map is kept with them, so that a model
-    made of them predicts on a raw data set. sign features are packed, one bit each, unless --set packed=false.
+    The inner products of the features estimate the kernel. The fitted map is kept with them, so that a
+    model made of them predicts on a raw data set. sign features are packed, one bit each, unless
+    --set packed=false.
     """
-    _run_stage(options, command="featurize", store=store, what=features, out=out, rows=rows, set=set)
+    _run_stage(
+        options, command="featurize", store=store, what=features, out=out, rows=rows, settings=settings
+    )
 
 
 @app.command(rich_help_panel=MAKE)
@@ -366,7 +372,7 @@ def gram(
     ],
     out: Out,
     rows: Rows = None,
-    set: Settings = None,
+    settings: Settings = None,
     *,
     options: Options,
 ) -> None:
@@ -374,7 +380,7 @@ def gram(
 
     gramian gram objects.zarr --kernel periodic --set omega=0.3 --out gram.zarr
     """
-    _run_stage(options, command="gram", store=store, what=kernel, out=out, rows=rows, set=set)
+    _run_stage(options, command="gram", store=store, what=kernel, out=out, rows=rows, settings=settings)
 
 
 @app.command(rich_help_panel=MAKE)
@@ -389,7 +395,7 @@ def fit(
     ],
     out: Out,
     rows: Rows = None,
-    set: Settings = None,
+    settings: Settings = None,
     *,
     options: Options,
 ) -> None:
@@ -400,7 +406,7 @@ def fit(
     What is not set is chosen by cross-validation. HAL models read the covariates; linear models the features,
     else the covariates. A model made of features keeps their map.
     """
-    _run_stage(options, command="fit", store=store, what=model, out=out, rows=rows, set=set)
+    _run_stage(options, command="fit", store=store, what=model, out=out, rows=rows, settings=settings)
 
 
 @app.command(rich_help_panel=USE)
@@ -583,9 +589,8 @@ def inspect_(
     if json:
         print(_json.dumps(found.facts(), indent=2))
     else:
-        print(
-            f"{found.path}: {found.kind}, {', '.join(f'{name} {value}' for name, value in found.figures.items())}"
-        )
+        figures = ", ".join(f"{name} {value}" for name, value in found.figures.items())
+        print(f"{found.path}: {found.kind}, {figures}")
         _print_rows(found.rows())
         _print_rows(found.check_rows())
     if not found.ok:
@@ -659,8 +664,8 @@ def demo(
 
     gramian demo
 
-    Digits as subspaces: random features beside the exact kernel. Diabetes: HAL regression beside ridge. Run it
-    again: it resumes, or says that it is complete.
+    Digits as subspaces: random features beside the exact kernel. Diabetes: HAL regression beside ridge.
+    Run it again: it resumes, or says that it is complete.
     """
     del debug
     from gramian.demo import run_demo
@@ -714,6 +719,8 @@ def health(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit; the boundary where every error becomes two lines."""
     words = sys.argv[1:] if arguments is None else arguments
+    if "--debug" not in words:  # what goes wrong in a cluster is said once, by us
+        os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "error")
     sys.exit(exit_code(words))
 
 

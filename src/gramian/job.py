@@ -1,4 +1,4 @@
-"""A job in words: named stages with their options, from one TOML file or one command. Nothing is opened or run."""
+"""A job in words: named stages with their options, from one TOML file or one command. Nothing is run."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def read_job(path: str | Path, *, cluster: Cluster | None = None, max_memory: in
 
 
 def merge_clusters(job: Cluster, call: Cluster | None) -> Cluster:
-    """What the call says takes the place of what the job says; a scheduler takes that of the local cluster."""
+    """What the call says takes the place of what the job says; a scheduler that of a local cluster."""
     given = {name: value for name, value in asdict(call or Cluster()).items() if value is not None}
     if "scheduler" in given:
         return Cluster(**given)
@@ -297,8 +297,8 @@ def _parse_stage(
         return value if value in done else _resolve(value, base)
 
     what = _text(table, kind, place)
-    if command in WITHOUT_PARAMETERS or what in names or "/" in what or what.endswith(".zarr"):
-        what = path_of(kind, what)
+    if command in WITHOUT_PARAMETERS or (command == "featurize" and ("/" in what or what.endswith(".zarr"))):
+        what = path_of(kind, what)  # elsewhere it is a word
     suffix = "json" if command == "evaluate" else "zarr"
     out = _text(table, "out", place) if "out" in table else None
     stage = Stage(

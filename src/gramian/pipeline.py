@@ -441,9 +441,11 @@ def find_run(target: str | Path) -> tuple[Path, str | None]:
 def _check(recorded: Run, names: list[str], watch: Watch) -> list[Bad]:
     bad = []
     alone = len(recorded.manifest.get("outputs", {})) == 1
-    for place, name in enumerate(names):
-        watch.progress("verify", place, len(names))
+    total, done = sum(len(recorded.done[name]) for name in names), 0
+    for name in names:
+        watch.progress("verify", done, total)
         records = recorded.done[name]
+        done += len(records)
         array = _locate(recorded, name)
         if array is None:
             states = dict.fromkeys(sorted(records), "missing")
@@ -451,7 +453,7 @@ def _check(recorded: Run, names: list[str], watch: Watch) -> list[Bad]:
             states = engine.check_blocks(array, records)
         label = name.partition("/")[2] if alone else name
         bad += [Bad(name, index, label, _chunk_key(array, index), state) for index, state in states.items()]
-    watch.progress("verify", len(names), len(names))
+    watch.progress("verify", done, total)
     return bad
 
 

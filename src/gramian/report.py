@@ -100,15 +100,15 @@ def _kernel_error(series: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Figur
 
     pairs = min(curve["pairs"] for _, curve in series)
     caption = (
-        f"Mean absolute difference between the kernel and its estimate from the first m random projections, on "
-        f"{pairs:,} or more pairs of subspaces. The estimate is unbiased, so the error falls as 1/√m."
+        "Mean absolute difference between the kernel and its estimate from the first m random projections, "
+        f"on {pairs:,} or more pairs of subspaces. The estimate is unbiased, so the error falls as 1/√m."
     )
     return [Figure("Kernel error against the number of projections", _svg(draw, "kernel-error"), caption)]
 
 
 def _spectrum(series: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Figure]:
     def draw(axes: Any) -> None:
-        for (name, curve), colour in zip(series, _colours(), strict=False):
+        for (name, curve), colour in zip(_alike(series), _colours(), strict=False):
             places, values = curve["component"], curve["eigenvalues"]
             axes.plot(places, values, color=colour, label=name)
             if curve["components"] < places[-1]:
@@ -117,14 +117,25 @@ def _spectrum(series: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Figure]:
                 )
                 axes.plot([places[last]], [values[last]], "o", color=colour)
         axes.set(yscale="log", xlabel="component", ylabel="eigenvalue")
-        if len(series) > 1:
-            axes.legend(frameon=False)
+        axes.legend(frameon=False)
 
     caption = (
-        "Eigenvalues of the centred kernel over the training rows, on the scale where the mean of its diagonal is "
-        "one. A dot marks the number of components that was chosen, where not all were kept."
+        "Eigenvalues of the centred kernel over the training rows, on the scale where the mean of its "
+        "diagonal is one. A dot marks the number of components that was chosen, where not all were kept."
     )
     return [Figure("Spectrum", _svg(draw, "spectrum"), caption)]
+
+
+def _alike(series: Sequence[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Equal curves once, under all their names."""
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    for name, curve in series:
+        same = next((place for place, (_, other) in enumerate(found) if other == curve), None)
+        if same is None:
+            found.append((name, curve))
+        else:
+            found[same] = (f"{found[same][0]}, {name}", curve)
+    return found
 
 
 def _path(series: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Figure]:
@@ -148,8 +159,8 @@ def _path(series: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Figure]:
             axes.legend(frameon=False)
 
         caption = (
-            f"Mean score over the {curve['folds']} folds at each alpha; the band is one standard deviation of the "
-            "folds to either side."
+            f"Mean score over the {curve['folds']} folds at each alpha; the band is one standard deviation "
+            "of the folds to either side."
         )
         if min(curve["score"]) < max(curve["score"]) - DEPTH:
             caption += f" The axis ends {DEPTH:g} below the best score."
@@ -174,7 +185,7 @@ def _svg(draw: Callable[[Any], None], name: str) -> str:
     ink = dict.fromkeys(
         ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK
     )
-    style = ink | {
+    style: Any = ink | {
         "svg.hashsalt": name,
         "font.size": 10,
         "axes.spines.top": False,
@@ -228,10 +239,8 @@ def page(name: str, manifest: Mapping[str, Any], records: Sequence[Mapping[str, 
     state = f"{len(records)} stages" if len(records) != 1 else "1 stage"
     if open_stages:
         state += f", not finished: {', '.join(open_stages)}"
-    versions = manifest.get("versions", {})
     parts = [
-        f"<header><h1>{_text(manifest.get('title', name))}</h1><p class=sub>{_text(state)} · gramian "
-        f"{_text(versions.get('gramian', ''))} · {_text(_minute(manifest.get('started', '')))}</p></header>",
+        _header(manifest, name, state),
         *(_table_part(table) for record in records for table in record.get("tables", ())),
         _results_part(records),
         _figures_part(figures(records)),
@@ -243,6 +252,12 @@ def page(name: str, manifest: Mapping[str, Any], records: Sequence[Mapping[str, 
     ]
     body = "\n".join(part for part in parts if part)
     return TEMPLATE.replace("{title}", _text(manifest.get("title", name))).replace("{body}", body)
+
+
+def _header(manifest: Mapping[str, Any], name: str, state: str) -> str:
+    version = manifest.get("versions", {}).get("gramian", "")
+    line = f"{state} · gramian {version} · {_minute(manifest.get('started', ''))}"
+    return f"<header><h1>{_text(manifest.get('title', name))}</h1><p class=sub>{_text(line)}</p></header>"
 
 
 def _minute(moment: str) -> str:
@@ -274,13 +289,16 @@ def _stages_part(records: Sequence[Mapping[str, Any]]) -> str:
         [
             record["stage"],
             record["command"],
-            record.get("output", "–"),
+            record.get("output") or "–",
+            " x ".join(f"{size:,}" for size in record.get("shape", ())) or "–",
             f"{record['blocks']:,}" if record.get("blocks") else "–",
             f"{record['seconds']:.1f} s",
         ]
         for record in records
     ]
-    return _section("Stages", _table(["stage", "command", "output", "blocks computed", "time"], rows))
+    return _section(
+        "Stages", _table(["stage", "command", "output", "shape", "blocks computed", "time"], rows)
+    )
 
 
 def _memory_part(manifest: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> str:
@@ -298,7 +316,7 @@ def _memory_part(manifest: Mapping[str, Any], records: Sequence[Mapping[str, Any
         return ""
     limit = manifest.get("max_memory")
     note = f"Limit: {size_text(limit)}. " if limit else ""
-    note += "Peak memory of the driver and all workers together: planned before the run, and the largest resident size seen."
+    note += "Peak memory of the driver and all workers together: planned, and the largest resident size seen."
     table = _table(["stage", "planned peak", "measured peak", "planned / measured"], rows)
     return _section("Memory, planned and measured", f"<p>{_text(note)}</p>{table}")
 
@@ -358,7 +376,7 @@ def _number(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.4f}" if 1e-3 <= abs(value) < 1e3 else f"{value:.4g}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return str(value)
@@ -382,12 +400,18 @@ TEMPLATE = """<!doctype html>
 <meta name="color-scheme" content="light dark">
 <title>{title}</title>
 <style>
-:root { color-scheme: light dark; --ink: #1c2733; --soft: #5b6b7b; --line: #dde4ea; --page: #ffffff; --card: #f6f8fa; }
+:root {
+  color-scheme: light dark;
+  --ink: #1c2733; --soft: #5b6b7b; --line: #dde4ea; --page: #ffffff; --card: #f6f8fa;
+}
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e4eaf0; --soft: #9fb0c0; --line: #33414e; --page: #12181e; --card: #1a222a; }
 }
 * { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
+body {
+  margin: 0; background: var(--page); color: var(--ink);
+  font: 15px/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif;
+}
 main { max-width: 1080px; margin: 0 auto; padding: 32px 24px 64px; }
 h1 { font-size: 1.8rem; line-height: 1.2; margin: 0; overflow-wrap: anywhere; }
 h2 { font-size: 1.2rem; margin: 2.2rem 0 .7rem; }
@@ -395,12 +419,18 @@ h3 { font-size: 1rem; margin: 0 0 .5rem; overflow-wrap: anywhere; }
 p { margin: .5rem 0; max-width: 75ch; }
 .sub, figcaption, section > p { color: var(--soft); }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(420px, 100%), 1fr)); gap: 20px; }
-figure { margin: 0; padding: 16px; background: var(--card); border: 1px solid var(--line); border-radius: 8px; }
+figure {
+  margin: 0; padding: 16px; background: var(--card);
+  border: 1px solid var(--line); border-radius: 8px;
+}
 figure svg { width: 100%; height: auto; display: block; color: var(--ink); }
 figcaption { font-size: .88rem; margin-top: .6rem; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .92rem; }
-th, td { text-align: left; padding: .38rem .8rem .38rem 0; border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: anywhere; }
+th, td {
+  text-align: left; padding: .38rem .8rem .38rem 0; border-bottom: 1px solid var(--line);
+  vertical-align: top; overflow-wrap: anywhere;
+}
 th { color: var(--soft); font-weight: 600; white-space: nowrap; }
 td.n { font-variant-numeric: tabular-nums; }
 @media print { figure, tr { break-inside: avoid; } }

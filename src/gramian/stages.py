@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline
 
 from gramian import engine, models
-from gramian.blocks import TARGET, ArraySpec, Grid, Plan, Step
-from gramian.components import Settings
+from gramian.blocks import ArraySpec, Grid, Plan, Step
 from gramian.curves import kernel_error, path, spectrum
 from gramian.errors import InputError, StoreError
 from gramian.gram import KERNELS, GramOperator
 from gramian.job import COMMANDS, JobError, Rows, Stage
+from gramian.maps import bounded_step
 from gramian.store.layout import (
     SIDE_ARRAYS,
     check_free,
@@ -413,11 +413,11 @@ class Featurize(Action):
     def plan(self) -> Plan:
         X = self.view.spec(self.name)
         fit = self.map.plan(X) if self._from is None else Plan()
-        return fit + Plan((features_step(self.map, X),)) + _copy_plan(self.view)
+        return fit + Plan((self.map.expected(X)[0],)) + _copy_plan(self.view)
 
     def promise(self) -> Source:
         assert self.stage.out is not None
-        stored = stored_features(self.map, self.view.spec(self.name))
+        stored = self.map.expected(self.view.spec(self.name))[1]
         specs = {"features": stored, **self.view.side_specs()}
         return Source(self.stage.out, specs, self.view.split(), self.map, self.view.source.classes)
 
@@ -430,7 +430,7 @@ class Featurize(Action):
         else:
             with session("sums"):
                 fitted = self.map.fit(X)
-        row_map, attrs = stored_map(fitted, X)
+        row_map, attrs = fitted.stored_map(X)
         group = self._group({"features": self.stage.what}, force=force)
         out = create_array(group, "features", row_map.shape, row_map.dtype, row_map.grids, attrs)
         copy_side_arrays(open_dataset(self.view.source.path), group, rows=self.view.indices)
@@ -442,7 +442,7 @@ class Featurize(Action):
         return {
             "choices": _choices(fitted),
             "curves": {**kernel_error(fitted, X, out), **spectrum(fitted)},
-            "results": {"rows": row_map.shape[0], "features": engine.spec_of(out).shape[1]},
+            "shape": list(engine.spec_of(out).shape),
         }
 
 
@@ -495,7 +495,7 @@ class Gram(Action):
         with session(""):
             engine.write_tiles(tile_map, out, source, name="gram")
         self._finish(group)
-        return {"results": {"rows": tile_map.shape[0]}}
+        return {"shape": list(tile_map.shape)}
 
 
 class Fit(Action):
@@ -557,7 +557,6 @@ class Fit(Action):
         return {
             "choices": _choices(self.estimator),
             "curves": {**spectrum(self.estimator), **path(self.estimator)},
-            "results": {},
         }
 
 
@@ -600,8 +599,9 @@ class Use(Action):
         """The fitted model as one map of blocks, its own map of features before it where needed."""
         word = {} if response == "predict" else {"response": response}
         if not self.through:
-            return model.estimator.row_map(X, **word)
-        first = transform_map(model.map, X)
+            found: engine.RowMap = model.estimator.row_map(X, **word)
+            return found
+        first = model.map.decoded_map(X)
         between = ArraySpec(first.shape, first.dtype)
         return _after(first, model.estimator.row_map(between, **word), engine.spec_of(X))
 
@@ -620,51 +620,6 @@ class Use(Action):
         if not self.model.promised:
             return self.row_map(self.model, X, "predict").step(name, X)
         return bounded_step(name, X, 8 * tail)
-
-
-def stored_map(fitted: Any, X: Any) -> tuple[engine.RowMap, dict[str, Any]]:
-    """How a fitted map's features are stored, and the attributes that let every reader see what it returns."""
-    return fitted.row_map(X), {}
-
-
-def transform_map(fitted: Any, X: Any) -> engine.RowMap:
-    """What a fitted map returns, block by block."""
-    return fitted.row_map(X)
-
-
-def stored_features(features: Any, X: ArraySpec) -> ArraySpec:
-    """The features of a map as they will be seen, also before it is fitted: then at most so many."""
-    if is_fitted(features):
-        row_map = features.row_map(X)
-        return ArraySpec(row_map.shape, row_map.dtype, tuple(grid.step for grid in row_map.grids))
-    limit = Settings.of(features, *X.shape).limit
-    return ArraySpec((X.shape[0], limit), X.dtype, None)
-
-
-def features_step(features: Any, X: ArraySpec) -> Step:
-    """The step that writes the features of a map."""
-    if is_fitted(features):
-        return stored_map(features, X)[0].step("features", X)
-    return bounded_step("features", X, stored_features(features, X).row_bytes)
-
-
-def is_fitted(estimator: Any) -> bool:
-    """Whether an estimator has learned anything."""
-    return any(name.endswith("_") and not name.startswith("_") for name in vars(estimator))
-
-
-def bounded_step(name: str, X: ArraySpec, row_bytes: int) -> Step:
-    """A map of blocks whose model has yet to be fitted: no block of it takes more than the target of the grid."""
-    grid = Grid.for_rows(X.shape[0], X.row_bytes)
-    height = min(grid.step, X.shape[0])
-    return Step(
-        name,
-        tasks=len(grid),
-        read=X.read_bytes(grid),
-        written=row_bytes * X.shape[0],
-        files=len(grid),
-        task_bytes=2 * X.block_bytes(grid) + 3 * min(TARGET, height * row_bytes) + TARGET,
-    )
 
 
 def _after(first: engine.RowMap, second: engine.RowMap, X: ArraySpec) -> engine.RowMap:
@@ -704,6 +659,7 @@ class Predict(Use):
         return Source(self.stage.out, {"predictions": ArraySpec((rows,), np.dtype(np.float64))})
 
     def run(self, session: Session, run: Run | None, *, force: bool) -> dict[str, Any]:
+        del run  # the engine records
         model, X = self.model.ready(), self.view.array(self.name)
         maps = {_ARRAYS[response]: self.row_map(model, X, response) for response in self.responses()}
         step = min(row_map.grid.step for row_map in maps.values())
@@ -714,7 +670,7 @@ class Predict(Use):
             with session(""):
                 engine.write(row_map, out, X, name=name)
         self._finish(group)
-        return {"results": {"rows": engine.spec_of(X).shape[0]}}
+        return {"shape": [engine.spec_of(X).shape[0]]}
 
 
 _ARRAYS = {"predict": "predictions", "predict_proba": "probabilities"}
@@ -841,11 +797,14 @@ def _copy_plan(view: View) -> Plan:
     )
 
 
+NO_CHOICES = ("ambient_dimension_", "intercept_", "n_features_in_", "n_projections_", "seed_")
+
+
 def _choices(estimator: Any) -> dict[str, Any]:
     """What was chosen or settled in the fit, as far as it is a number or a word."""
     found = {}
     for name, value in sorted(vars(estimator).items()):
-        if name.endswith("_") and not name.startswith("_") and name not in ("n_features_in_", "seed_"):
+        if name.endswith("_") and not name.startswith("_") and name not in NO_CHOICES:
             value = value.item() if isinstance(value, np.generic) else value
             if isinstance(value, (bool, int, float, str)):
                 found[name.rstrip("_")] = value
