@@ -215,6 +215,15 @@ def test_randomized_takes_few_products_where_the_spectrum_decays():
     assert product.call_count <= 4
 
 
+def test_randomized_stops_where_the_rank_is_exhausted():
+    assert count_products(matrix(np.r_[3.0, 2.0, 1.0, np.zeros(N - 3)]), 3) <= 2
+
+
+def test_randomized_keeps_its_basis_orthonormal_through_many_restarts():
+    pairs = solve(matrix(np.linspace(1, 0.5, 2 * N)), 12, "randomized")
+    assert_allclose(pairs.vectors.T @ pairs.vectors, np.eye(12), atol=1e-13)
+
+
 def test_randomized_says_where_it_did_not_converge(monkeypatch):
     monkeypatch.setattr(spectral, "PRODUCTS", 3)
     with pytest.warns(GramianWarning, match="after 3 products an eigenpair has a residual of"):

@@ -33,7 +33,6 @@ USEFUL = 1e-8  # of the largest eigenvalue: a residual above it is worth a warni
 PRODUCTS = 200  # products after which the iteration stops in any case
 PATIENCE = 24  # products without a residual smaller by a tenth after which it stops
 PLANNED_PRODUCTS = 10  # what a spectrum that decays takes
-NEGLIGIBLE = 1e-14  # of the largest eigenvalue: a new direction that is rounding
 
 
 @dataclass(frozen=True)
@@ -246,27 +245,26 @@ class _Krylov:
         width = block.shape[1]
         self._space[:, self._used : self._used + width] = block
         self._used += width
-        basis, rest = self.basis, image.copy()
-        overlap = np.zeros((self._used, width))
-        for _ in range(2):  # once more takes away what rounding left
-            part = basis.T @ rest
-            rest -= basis @ part
-            overlap += part
+        overlap = self.basis.T @ image
+        rest = image - self.basis @ overlap
         old = self._used - width
         overlap[old:] = (overlap[old:] + overlap[old:].T) / 2
         self._T = np.block([[self._T, overlap[:old]], [overlap[:old].T, overlap[old:]]])
         values, self._vectors = np.linalg.eigh(self._T)
         self.values, self._vectors = values[::-1], self._vectors[:, ::-1]
         self.norm = max(self.norm, float(np.abs(values).max()))
-        following, coupling = _orthonormal(rest, NEGLIGIBLE * self.norm)
+        following, coupling = np.linalg.qr(rest)
         self.residuals = _norms(coupling @ self._vectors[old:])
         return self._beside(following)
 
     def _beside(self, block: Array) -> Array:
-        """The block without what rounding left of the basis in it, cut to the room there is."""
+        """The block orthonormal to the basis, cut to the room there is.
+
+        Where the space is exhausted its columns are rounding, hence twice: they become random directions.
+        """
         block = block[:, : self._space.shape[0] - self._used]
-        if block.shape[1]:
-            block, _ = np.linalg.qr(block - self.basis @ (self.basis.T @ block))
+        for _ in range(2 if block.shape[1] else 0):
+            block, _r = np.linalg.qr(block - self.basis @ (self.basis.T @ block))
         return block
 
     def ritz_vectors(self, count: int) -> Array:
@@ -328,13 +326,6 @@ def _sketch(seed: int, rows: int, width: int) -> Array:
     for index, part in enumerate(Grid.for_rows(rows, 8 * width)):
         sketch[part] = generator(seed, Stream.SKETCH, index).standard_normal((part.stop - part.start, width))
     return sketch
-
-
-def _orthonormal(block: Array, negligible: float) -> tuple[Array, Array]:
-    """Q and R with block = Q R up to what is negligible; Q has no column for it, R still its rows."""
-    q, r = np.linalg.qr(block)
-    left, sizes, right = np.linalg.svd(r)
-    return q @ left[:, sizes > negligible], sizes[:, None] * right
 
 
 # ---------------------------------------------------------------------------------------------- Nyström
