@@ -95,14 +95,17 @@ def hal_kernel(X, Y, knots, max_degree=None, knot_weights=None):
     degree = X.shape[1] if max_degree is None else max_degree
     weights = [1] * len(knots) if knot_weights is None else knot_weights.tolist()
     table = [interactions(g, degree) for g in range(X.shape[1] + 1)]
-    below = (knots <= np.minimum(X[:, None, None], Y[None, :, None])).sum(axis=3)
-    return np.array(
-        [[sum(v * table[g] for v, g in zip(weights, pair, strict=True)) for pair in row] for row in below]
-    )
+
+    def entry(x, y):
+        below = (knots <= np.minimum(x, y)).sum(axis=1)
+        return sum(v * table[g] for v, g in zip(weights, below, strict=True))
+
+    return gram(entry, X, Y)
 
 
 def hal_basis(X, knots):
     """Indicators of x_s >= knot_s for every knot and every non-empty set s of coordinates: (n, m (2^d - 1))."""
     d = X.shape[1]
     sets = [s for size in range(1, d + 1) for s in combinations(range(d), size)]
-    return np.array([[all(knot[j] <= x[j] for j in s) for knot in knots for s in sets] for x in X], float)
+    columns = [(knot, list(s)) for knot in knots for s in sets]
+    return np.array([[(knot[s] <= x[s]).all() for knot, s in columns] for x in X], float)

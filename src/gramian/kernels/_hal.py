@@ -19,55 +19,67 @@ from gramian.kernels._jit import emitter, helper, kernel
 from gramian.kernels._lanes import I64, Lanes, add_bits, address, counter, loop
 from gramian.kernels.hal import ALL, DIAGONAL, LANES, UPPER
 
-GROUP = 8  # blocks of rows that stay in the second cache while a block of columns passes
+GROUP = 4  # blocks of rows that stay close while a block of columns passes: more would crowd it out
 
 
 @kernel
-def fill_planes(rows: Any, knots: Any, bits: Any, stride: int, out: Any) -> None:
+def fill_planes(rows: Any, by_row: Any, knots: Any, by_knot: Any, bits: Any, shift: int, out: Any) -> None:
     """Write the planes of n rows.
 
     Parameters
     ----------
     rows : (n, d) float64
+    by_row : (d, n) int64
+        Rows in increasing order along each coordinate.
     knots : (d, s) float64
-        In increasing order along each coordinate.
-    bits : (d, s) int64
-        Bit of each of them.
-    stride : int
-        Knots from one row of the prefix table to the next.
+    by_knot : (d, s) int64
+        Knots in increasing order along each coordinate.
+    bits : (s,) int64
+        Bit of each knot.
+    shift : int
+        Binary logarithm of the knots from one row of the prefix table to the next.
     out : (ceil(n / 8), words, d, 8) uint64
-        Overwritten for the n rows.
+        Overwritten; rows beyond n are zero.
     """
     d, size = knots.shape
-    n_words = out.shape[1]
-    table = np.empty(
-        (size // stride + 1, n_words), np.uint64
-    )  # planes of the first 0, stride, 2 stride, ... knots
+    table = np.empty(((size >> shift) + 1, out.shape[1]), np.uint64)
+    below = np.zeros(LANES * out.shape[0], np.int64)
     for j in range(d):
-        table[0] = uint64(0)
-        for step in range(1, table.shape[0]):
-            table[step] = table[step - 1]
-            for p in range((step - 1) * stride, step * stride):
-                table[step, bits[j, p] >> 6] |= uint64(1) << uint64(bits[j, p] & 63)
-        for i in range(rows.shape[0]):
-            below = _count_below(knots[j], rows[i, j])
-            step = below // stride
-            block, lane = i // LANES, i % LANES
-            for k in range(n_words):
-                out[block, k, j, lane] = table[step, k]
-            for p in range(step * stride, below):
-                out[block, bits[j, p] >> 6, j, lane] |= uint64(1) << uint64(bits[j, p] & 63)
+        _fill_table(by_knot, bits, j, 1 << shift, table)
+        _count_below(rows, by_row, knots, by_knot, j, below)
+        for block in range(out.shape[0]):
+            for k in range(out.shape[1]):
+                for t in range(LANES):
+                    out[block, k, j, t] = table[below[LANES * block + t] >> shift, k]
+            for t in range(LANES):
+                count = below[LANES * block + t]
+                for p in range(count >> shift << shift, count):
+                    bit = bits[by_knot[j, p]]
+                    out[block, bit >> 6, j, t] |= uint64(1) << uint64(bit & 63)
 
 
 @helper
-def _count_below(knots: Any, value: float) -> int:
-    """How many of the sorted knots are at most the value: a binary search without branches to mispredict."""
-    first, size = 0, len(knots)
-    while size > 1:
-        half = size // 2
-        first += half * (knots[first + half - 1] <= value)
-        size -= half
-    return first + int(knots[first] <= value)
+def _fill_table(by_knot: Any, bits: Any, j: int, stride: int, table: Any) -> None:
+    """Planes of a row above the first 0, stride, 2 stride, ... knots of coordinate j."""
+    for k in range(table.shape[1]):
+        table[0, k] = uint64(0)
+    for s in range(1, table.shape[0]):
+        for k in range(table.shape[1]):
+            table[s, k] = table[s - 1, k]
+        for p in range((s - 1) * stride, s * stride):
+            bit = bits[by_knot[j, p]]
+            table[s, bit >> 6] |= uint64(1) << uint64(bit & 63)
+
+
+@helper
+def _count_below(rows: Any, by_row: Any, knots: Any, by_knot: Any, j: int, below: Any) -> None:
+    """How many of the knots are at most each row's value: rows and knots merge in order."""
+    count = 0
+    for i in range(rows.shape[0]):
+        row = by_row[j, i]
+        while count < knots.shape[1] and knots[j, by_knot[j, count]] <= rows[row, j]:
+            count += 1
+        below[row] = count
 
 
 @emitter
@@ -162,12 +174,13 @@ def add_tile(
                         continue
                     rows = min(LANES, n_rows - LANES * i)
                     column = 0 if part == DIAGONAL else LANES * c
-                    a, b = pa[i, first[s]].ctypes.data, pb[c, first[s]].ctypes.data
+                    a = pa.ctypes.data + pa.strides[0] * i + pa.strides[1] * first[s]
+                    b = pb.ctypes.data + pb.strides[0] * c + pb.strides[1] * first[s]
                     if column + LANES <= n_columns:
-                        target = out[LANES * i, column:].ctypes.data
+                        target = out.ctypes.data + out.strides[0] * LANES * i + 8 * column
                         _add_block((a, b, n_words, rows, target, stride), weights, scales[s])
                     else:
-                        edge[:] = 0.0
+                        edge.fill(0.0)
                         _add_block((a, b, n_words, rows, edge.ctypes.data, LANES), weights, scales[s])
                         _add_edge(edge, LANES * i, column, out)
                     if part == UPPER and c > i and s + 1 == len(first):
@@ -194,7 +207,9 @@ def add_tile_plain(
 ) -> None:
     """The same as `add_tile` by plain loops; ``weights`` (d,) float64, 0 where a term vanishes."""
     d = pa.shape[2]
-    longest = LANES * (last - first).max()
+    longest = LANES
+    for s in range(len(first)):
+        longest = max(longest, LANES * (last[s] - first[s]))
     rows = np.empty((LANES, d, longest), np.uint64)
     columns = np.empty((d, longest), np.uint64)
     digits = np.empty((64, longest), np.uint64)
@@ -224,7 +239,8 @@ def _repeat_rows(pa: Any, i: int, first: int, size: int, rows: Any) -> None:
     for r in range(LANES):
         for j in range(pa.shape[2]):
             for k in range(size // LANES):
-                rows[r, j, LANES * k : LANES * k + LANES] = pa[i, first + k, j, r]
+                for t in range(LANES):
+                    rows[r, j, LANES * k + t] = pa[i, first + k, j, r]
 
 
 @helper
@@ -247,7 +263,7 @@ def _add_digits(row: Any, columns: Any, size: int, digits: Any, carry: Any) -> N
         while (j + 1) >> level:
             digit = digits[level]
             if j + 1 == 1 << level:
-                digit[:] = uint64(0)
+                digit.fill(uint64(0))
             for t in range(size):
                 above = carry[t] & digit[t]
                 digit[t] ^= carry[t]
@@ -258,10 +274,10 @@ def _add_digits(row: Any, columns: Any, size: int, digits: Any, carry: Any) -> N
 @helper
 def _weigh(digits: Any, weights: Any, size: int, both: Any, total: Any) -> None:
     """Weighted popcounts of the sets of digits."""
-    total[:size] = 0.0
+    total.fill(0.0)
     for g in range(1, len(weights) + 1):
         if weights[g - 1] != 0.0:
-            both[:size] = ~uint64(0)
+            both.fill(~uint64(0))
             for level in range(64):
                 if g >> level & 1:
                     digit = digits[level]

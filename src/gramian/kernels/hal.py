@@ -26,7 +26,7 @@ ALL, UPPER, DIAGONAL = range(3)  # the part of a tile that is wanted
 LARGEST = 10**300  # bound of an entry: its sums and products stay in float64
 UNROLLED = 128  # covariates beyond which the unrolled tile takes too long to compile
 PASS_BYTES = 20_000  # planes of a block of rows that one pass reads again and again: the first cache
-TABLE_BYTES = 1 << 18  # prefix table of one coordinate: the second cache
+TABLE_BYTES = 1 << 20  # prefix table of one coordinate: the second cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,22 +75,17 @@ def knot_planes(rows: Array, knots: Array, knot_weights: Array | None = None) ->
     groups = _groups(len(knots), knot_weights)
     members = np.concatenate([group for _, group in groups])
     last = np.cumsum([_words(len(group)) for _, group in groups])
-    bit = np.concatenate(
-        [
-            64 * (end - _words(len(group))) + np.arange(len(group))
-            for end, (_, group) in zip(last, groups, strict=True)
-        ]
-    )
-    columns = knots[members].T.astype(np.float64)
-    order = np.argsort(columns, axis=1)
+    starts = [end - _words(len(group)) for end, (_, group) in zip(last, groups, strict=True)]
+    bits = [64 * start + np.arange(len(group)) for start, (_, group) in zip(starts, groups, strict=True)]
+    values = np.take(knots.T, members, axis=1).astype(np.float64, copy=False)
     words = _aligned((-(-len(rows) // LANES), int(last[-1]), knots.shape[1], LANES))
-    words[-1:] = 0
     if len(rows):
         from gramian.kernels import _hal
 
-        stride = max(1, 8 * int(last[-1]) * len(members) // TABLE_BYTES)
-        values = np.take_along_axis(columns, order, axis=1)
-        _hal.fill_planes(np.ascontiguousarray(rows, np.float64), values, bit[order], stride, words)
+        rows = np.ascontiguousarray(rows, np.float64)
+        by_row = np.argsort(np.ascontiguousarray(rows.T), axis=1)
+        shift = (8 * int(last[-1]) * len(members) // TABLE_BYTES).bit_length()
+        _hal.fill_planes(rows, by_row, values, np.argsort(values, axis=1), np.concatenate(bits), shift, words)
     total = sum(scale * len(group) for scale, group in groups)
     return KnotPlanes(words, len(rows), last, np.array([scale for scale, _ in groups]), total)
 
@@ -270,7 +265,7 @@ def _check_size(d: int, degree: int, total: float) -> None:
 
 def _interactions(g: int, degree: int) -> int:
     """Subsets of g coordinates of size 1 to ``degree``: the weight of a knot below in g coordinates."""
-    return sum(math.comb(g, size) for size in range(1, min(degree, g) + 1))
+    return 2**g - 1 if degree >= g else sum(math.comb(g, size) for size in range(1, degree + 1))
 
 
 @functools.lru_cache(maxsize=64)
