@@ -4,12 +4,12 @@ WORKDIR /build
 RUN python -m venv tools && python -m venv /opt/gramian
 COPY requirements/build.txt requirements/run.txt requirements/
 RUN tools/bin/pip install --no-cache-dir --require-hashes --requirement requirements/build.txt
-RUN tools/bin/uv pip install --no-cache --python /opt/gramian/bin/python \
+RUN tools/bin/uv pip install --no-cache --compile-bytecode --python /opt/gramian/bin/python \
         --require-hashes --requirement requirements/run.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 RUN tools/bin/python -m pip wheel --no-build-isolation --no-deps --wheel-dir wheels . \
-    && tools/bin/uv pip install --no-cache --no-deps --python /opt/gramian/bin/python wheels/*.whl
+    && tools/bin/uv pip install --no-cache --compile-bytecode --no-deps --python /opt/gramian/bin/python wheels/*.whl
 
 FROM python:3.11-slim-bookworm
 RUN useradd --create-home --uid 1000 gramian \

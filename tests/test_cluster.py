@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gramian import cluster
-from gramian.errors import ClusterError, GramianError, InputError
+from gramian.errors import ClusterError, GramianError
 
 
 @pytest.fixture(scope="module")
@@ -102,36 +102,6 @@ def test_bad_clusters_are_one_line(call: Any, words: str) -> None:
         pass
     assert words in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_health_of_scheduler_and_worker(client: Any) -> None:
-    info = client.scheduler_info(n_workers=-1)
-    (worker,) = info["workers"]
-    cluster.health("scheduler", info["address"])
-    cluster.health("worker", worker)
-    cluster.health("scheduler", client.dashboard_link.removesuffix("/status"))
-
-
-@pytest.mark.parametrize(
-    ("role", "address", "words"),
-    [
-        ("scheduler", "tcp://127.0.0.1:9", "no scheduler answers"),
-        ("worker", "http://127.0.0.1:9", "no worker answers"),
-    ],
-)
-def test_health_of_nothing_fails(role: str, address: str, words: str) -> None:
-    with pytest.raises(ClusterError, match=words):
-        cluster.health(role, address, timeout=1)
-
-
-def test_health_of_the_wrong_process_fails(client: Any) -> None:
-    with pytest.raises(ClusterError, match="a scheduler answers"):
-        cluster.health("worker", client.scheduler.address)
-
-
-def test_unknown_role_is_refused() -> None:
-    with pytest.raises(InputError, match="give scheduler or worker"):
-        cluster.health("nanny", "tcp://127.0.0.1:9")
 
 
 def test_peak_memory_sees_what_was_taken() -> None:

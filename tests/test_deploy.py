@@ -69,9 +69,11 @@ def test_job_ends_by_itself() -> None:
     assert SERVICES["job"]["restart"] == "no"
 
 
-def test_worker_health_is_asked_at_the_port_that_it_listens_on() -> None:
-    worker = SERVICES["worker"]
-    assert worker["healthcheck"]["test"][-1].endswith(":" + option(worker["command"], "--worker-port"))
+@pytest.mark.parametrize("name", LASTING)
+def test_health_is_asked_where_the_process_answers(name: str) -> None:
+    service = SERVICES[name]
+    port = option(service["command"], "--dashboard-address").removeprefix(":")
+    assert service["healthcheck"]["test"][-1] == f"http://localhost:{port}"
 
 
 @pytest.mark.parametrize("name", ["worker", "job"])

@@ -703,14 +703,14 @@ def health(
 ) -> None:
     """Ask a scheduler or a worker whether it is well: exit code 0 or 1, for health checks.
 
-    gramian health scheduler tcp://127.0.0.1:8786
+    gramian health scheduler http://127.0.0.1:8787
     """
     del debug
-    from gramian.cluster import health as ask
+    from gramian.health import check
 
     if role not in ("scheduler", "worker"):
         raise typer.BadParameter(f"the role is {role!r}, give scheduler or worker")
-    ask(role, address)
+    check(role, address)
 
 
 # ---------------------------------------------------------------- errors and exit codes
