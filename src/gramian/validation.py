@@ -90,9 +90,12 @@ def subspaces(block: Any, name: str, *, dimension: int | None = None) -> NDArray
 
 def subspace_dimensions(block: NDArray[Any]) -> NDArray[np.intp]:
     """Columns of each basis (N, n, k) before the trailing ones that are exactly zero: (N,) integers."""
-    used = (block != 0).any(axis=1)
-    k = block.shape[2]
-    return np.where(used.any(axis=1), k - np.argmax(used[:, ::-1], axis=1), 0).astype(np.intp)
+    dimensions = np.full(len(block), block.shape[2], np.intp)
+    rows = np.arange(len(block))
+    for column in reversed(range(block.shape[2])):  # few rows, if any, go beyond the first step
+        rows = rows[~block[rows, :, column].any(axis=1)]
+        dimensions[rows] = column
+    return dimensions
 
 
 def orthonormal(block: NDArray[Any], name: str, *, first_row: int = 0) -> NDArray[Any]:

@@ -20,7 +20,7 @@ Probes = tuple[Array, Array]
 
 FEATURE_BLOCK = 256  # projections that are drawn together
 PROBE_CACHE_BYTES = 64 << 20  # probes that a process keeps, at most
-PANEL = 2 << 20  # bytes of stacked bases that one product takes
+PANEL = 8 << 20  # bytes of stacked bases that one product takes
 
 
 class _ProbeCache:
@@ -127,13 +127,17 @@ def rank_one_projections(X: Array, A: Array, B: Array) -> Array:
     array([[14.]])
     """
     N, n, k = X.shape
-    u = np.empty((N, len(A)), X.dtype)
-    rows = max(1, PANEL // (n * k * X.itemsize))
+    m, probes = len(A), np.concatenate([A, B])
+    rows = min(N, max(1, PANEL // (n * k * X.itemsize)))
+    stacked = np.empty((rows, k, n), X.dtype)
+    products = np.empty((rows, k, 2 * m), X.dtype)
+    u = np.empty((N, m), X.dtype)
     for i in range(0, N, rows):
-        stacked = np.ascontiguousarray(X[i : i + rows].transpose(0, 2, 1)).reshape(-1, n)
-        left = stacked @ A.T
-        left *= stacked @ B.T
-        left.reshape(-1, k, len(A)).sum(axis=1, out=u[i : i + rows])
+        count = min(rows, N - i)
+        stacked[:count] = X[i : i + count].transpose(0, 2, 1)
+        pair = products[:count]
+        np.matmul(stacked[:count].reshape(-1, n), probes.T, out=pair.reshape(-1, 2 * m))
+        np.einsum("ilj,ilj->ij", pair[:, :, :m], pair[:, :, m:], out=u[i : i + count])
     return u
 
 
