@@ -35,9 +35,17 @@ def controller() -> threadpoolctl.ThreadpoolController:
     return threadpoolctl.ThreadpoolController()
 
 
+def _take_control() -> None:
+    """Let this thread set the limit: threadpoolctl ignores all but the first that did."""
+    clear = getattr(threadpoolctl.OpenBLASController, "clear_controlling_thread", None)
+    if clear is not None:
+        clear(force=True)
+
+
 @functools.cache
 def pin_worker() -> None:
     """One BLAS thread, once a worker process and for good."""
+    _take_control()
     controller().limit(limits=1)
 
 
@@ -51,12 +59,14 @@ class _CountedLimit:
         with self._lock:
             self._inside += 1
             if self._inside == 1:
+                _take_control()
                 self._limit = controller().limit(limits=1)
 
     def __exit__(self, *exception: object) -> None:
         with self._lock:
             self._inside -= 1
             if self._inside == 0 and self._limit is not None:
+                _take_control()
                 self._limit.restore_original_limits()
                 self._limit = None
 

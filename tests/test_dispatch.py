@@ -1,0 +1,57 @@
+"""BLAS has one thread wherever the package computes, whichever thread asks for it."""
+
+import threading
+
+import pytest
+import threadpoolctl
+
+from gramian import dispatch
+
+
+def blas_threads():
+    return {
+        library["num_threads"] for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"
+    }
+
+
+@pytest.fixture
+def two_threads():
+    """A process whose BLAS would use two threads, set by the main thread as users do."""
+    with threadpoolctl.threadpool_limits(2):
+        yield
+
+
+def in_thread(function):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def threads_within():
+    with dispatch.pinned():
+        return blas_threads()
+
+
+def test_the_limit_holds_in_a_thread_after_another_has_set_it(two_threads):
+    with dispatch.pinned():
+        pass
+    assert in_thread(threads_within) == {1}
+
+
+def test_the_limit_holds_in_a_thread_beside_the_user_s_own_limit(two_threads):
+    assert in_thread(threads_within) == {1}
+
+
+def test_the_limit_of_one_thread_may_end_in_another(two_threads):
+    limit = dispatch.pinned()
+    in_thread(limit.__enter__)
+    assert blas_threads() == {1}
+    limit.__exit__(None, None, None)
+    assert blas_threads() == {2}
+
+
+def test_the_user_s_limit_comes_back(two_threads):
+    in_thread(threads_within)
+    assert blas_threads() == {2}
