@@ -182,12 +182,18 @@ def test_random_features_of_subspaces_tell_classes(classes, kind):
             "features": kind,
             "set": {"n_projections": 300, "random_state": 0},
         },
-        "model": {"command": "fit", "store": "features", "model": "ridge-classifier", "rows": "train"},
+        "model": {
+            "command": "fit",
+            "store": "features",
+            "model": "ridge-classifier",
+            "rows": "train",
+            "set": {"alpha": 0.1},
+        },
         "test": {"command": "evaluate", "model": "model", "store": "features", "rows": "test"},
         "raw": {"command": "evaluate", "model": "model", "store": "classes.zarr", "rows": "test"},
     }
     outcome = pipeline.run(job_of(classes.parent / "run", stages, classes.parent))
-    results = {record["stage"]: record["results"] for record in outcome.records}
+    results = {record["stage"]: record.get("results") for record in outcome.records}
     assert results["test"]["accuracy"] >= 0.9
     assert results["raw"] == results["test"]
 
@@ -316,6 +322,18 @@ def test_an_output_that_was_removed_is_made_again(done):
     shutil.rmtree(root / "model.zarr")
     assert {bad.state for bad in pipeline.verify(root)} == {"missing"}
     pipeline.run(done, resume=True)
+    assert bytes_of(root) == before
+
+
+@pytest.mark.parametrize("output", ["scores", "model", "predictions"])
+def test_a_lost_document_is_found_and_mended(done, output):
+    root = Path(done.path)
+    before = bytes_of(root)
+    (root / f"{output}.zarr/zarr.json").unlink()
+    assert [(bad.label, bad.key, bad.state) for bad in pipeline.verify(root)] == [
+        (output, "zarr.json", "missing")
+    ]
+    assert pipeline.run(done, resume=True).computed == (output,)
     assert bytes_of(root) == before
 
 

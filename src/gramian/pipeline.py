@@ -24,7 +24,7 @@ from gramian import cluster, engine
 from gramian.blocks import Plan, size_text
 from gramian.errors import RunError
 from gramian.job import Cluster, Job, read_job
-from gramian.stages import STAGES, Action, Known
+from gramian.stages import STAGES, Action, Known, opens
 from gramian.store.manifest import cpu, versions
 from gramian.store.run import Run
 
@@ -230,42 +230,43 @@ def run(
     if before is None:
         for action in actions:
             action.check_free(force=force)
+    opening = {"resume": resume, "takeover": takeover, "allow_mixed": allow_mixed, "force": force}
+    manifest = None if job.path is None else _manifest(job, actions, planned)
     with ExitStack() as stack:
+        if before is not None:  # its blocks are checked here; a complete run needs no cluster
+            recorded = stack.enter_context(Run.open(str(job.path), manifest, **opening))
+            mend(recorded, watch)
+            if any(_is_open(action, recorded) for action in actions):
+                stack.enter_context(_cluster(job.cluster, planned.place, allow_mixed, watch))
+            return _run_stages(job, actions, planned, recorded, force=False, watch=watch)
         stack.enter_context(_cluster(job.cluster, planned.place, allow_mixed, watch))
-        recorded = None
-        if job.path is not None:
-            recorded = stack.enter_context(
-                Run.open(
-                    job.path,
-                    _manifest(job, actions, planned),
-                    resume=resume,
-                    takeover=takeover,
-                    allow_mixed=allow_mixed,
-                    force=force,
-                )
-            )
-        return _run_stages(job, actions, planned, recorded, force=force and before is None, watch=watch)
+        if manifest is None:
+            return _run_stages(job, actions, planned, None, force=force, watch=watch)
+        recorded = stack.enter_context(Run.open(str(job.path), manifest, **opening))
+        return _run_stages(job, actions, planned, recorded, force=force, watch=watch)
+
+
+def _is_open(action: Action, recorded: Run | None) -> bool:
+    """Whether something of a stage has yet to be made."""
+    return recorded is None or not (recorded.is_complete(action.stage.name) and action.is_sound())
 
 
 def _run_stages(
     job: Job, actions: list[Action], planned: Outline, recorded: Run | None, *, force: bool, watch: Watch
 ) -> Outcome:
-    if recorded is not None and recorded.done:
-        mend(recorded, watch)
     records, computed, peaks = [], [], [0]
     for action in actions:
         name = action.stage.name
-        if recorded is not None and recorded.is_complete(name) and action.is_there():
+        if recorded is not None and not _is_open(action, recorded):
             watch.say(f"{name}: complete")
-        else:
-            facts = _run_stage(job, action, planned, recorded, force=force, watch=watch)
-            if recorded is not None:
-                recorded.complete(name, facts)
-            computed.append(name)
-            peaks.append(facts["measured_bytes"] or 0)
-            records.append({"stage": name, **facts})
+            records.append({"stage": name, **recorded.stages[name]})
             continue
-        records.append({"stage": name, **recorded.stages[name]})
+        facts = _run_stage(job, action, planned, recorded, force=force, watch=watch)
+        if recorded is not None:
+            recorded.complete(name, facts)
+        computed.append(name)
+        peaks.append(facts["measured_bytes"] or 0)
+        records.append({"stage": name, **facts})
     return Outcome(job.path, records, tuple(computed), planned.facts()["total_bytes"], max(peaks) or None)
 
 
@@ -412,7 +413,8 @@ def mend(recorded: Run, watch: Watch) -> None:
     """Drop the records of blocks that are damaged or missing; their stages are then open again."""
     for bad in _check(recorded, list(recorded.done), watch):
         watch.say(f"{bad.label} {bad.key} {bad.state}: to be computed again")
-        recorded.forget(bad.name, [bad.index])
+        if bad.index or bad.name in recorded.done:
+            recorded.forget(bad.name, [bad.index])
 
 
 def find_run(target: str | Path) -> tuple[Path, str | None]:
@@ -453,8 +455,26 @@ def _check(recorded: Run, names: list[str], watch: Watch) -> list[Bad]:
             states = engine.check_blocks(array, records)
         label = name.partition("/")[2] if alone else name
         bad += [Bad(name, index, label, _chunk_key(array, index), state) for index, state in states.items()]
+    bad += _unreadable(recorded, {name.partition("/")[0] for name in names}, bad)
     watch.progress("verify", done, total)
     return bad
+
+
+def _unreadable(recorded: Run, stages: set[str], bad: list[Bad]) -> list[Bad]:
+    """Outputs whose blocks are well but whose documents are not."""
+    found = []
+    commands = recorded.manifest.get("parameters", {}).get("stages", {})
+    for stage in sorted(stages & set(recorded.stages) - {item.name.partition("/")[0] for item in bad}):
+        kind = STAGES[commands[stage]["command"]].kind if stage in commands else "scores"
+        if kind != "scores" and not opens(kind, _output(recorded, stage)):
+            state = "damaged" if Path(_output(recorded, stage), "zarr.json").exists() else "missing"
+            found.append(Bad(f"{stage}/zarr.json", (), stage, "zarr.json", state))
+    return found
+
+
+def _output(recorded: Run, stage: str) -> str:
+    place = str(recorded.manifest["outputs"][stage])
+    return place if "://" in place else os.path.normpath(recorded.root / place)
 
 
 def _locate(recorded: Run, name: str) -> zarr.Array[Any] | None:
@@ -462,11 +482,9 @@ def _locate(recorded: Run, name: str) -> zarr.Array[Any] | None:
     stage, _, inner = name.partition("/")
     if inner.partition("/")[0] == SUMS:
         return _opened(recorded.root / SUMS / name.replace("/", "+"))
-    place = recorded.manifest.get("outputs", {}).get(stage)
-    if place is None:
+    if stage not in recorded.manifest.get("outputs", {}):
         return None
-    store = place if "://" in place else os.path.normpath(recorded.root / place)
-    return _opened(f"{store}/{inner}")
+    return _opened(f"{_output(recorded, stage)}/{inner}")
 
 
 def _opened(path: str | Path) -> zarr.Array[Any] | None:

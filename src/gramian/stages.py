@@ -30,6 +30,7 @@ from gramian.gram import KERNELS, GramOperator
 from gramian.job import COMMANDS, JobError, Rows, Stage
 from gramian.maps import bounded_step
 from gramian.store.layout import (
+    FORMAT,
     SIDE_ARRAYS,
     check_free,
     copy_side_arrays,
@@ -337,6 +338,12 @@ class Action(ABC):
             return _remote_exists(out)
         return Path(out).exists()
 
+    def is_sound(self) -> bool:
+        """Whether the output is there and opens."""
+        if self.stage.out is None or self.kind == "scores":
+            return self.is_there()
+        return self.is_there() and opens(self.kind, self.stage.out)
+
     def settle_seed(self, estimator: Any, known: Known) -> Any:
         """A seed for an estimator that was given none: that of the run to resume, or a new one."""
         if "random_state" in estimator.get_params(deep=False) and estimator.random_state is None:
@@ -352,9 +359,19 @@ class Action(ABC):
     def _group(self, attrs: Mapping[str, Any], *, force: bool) -> zarr.Group:
         """The output: made, or what an earlier attempt of this run has left of it."""
         assert self.stage.out is not None
-        if self.is_there() and not force:
+        attrs = {**attrs, "complete": False}
+        if not self.is_there() or force:
+            return create_store(self.stage.out, self.kind, attrs=attrs, force=force)
+        try:
             return zarr.open_group(self.stage.out, mode="r+")
-        return create_store(self.stage.out, self.kind, attrs={**attrs, "complete": False}, force=force)
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+        ):  # its document is lost or damaged, its arrays may not be
+            facts = {"format": FORMAT, "kind": self.kind, **attrs}
+            return zarr.create_group(self.stage.out, zarr_format=3, attributes={"gramian": facts})
 
     def _finish(self, group: zarr.Group) -> None:
         """From now on the store may be read."""
@@ -370,6 +387,20 @@ class Action(ABC):
                     found = check_block(array, index)
                     assert found is not None
                     run.record(f"{self.stage.name}/{name}", index, found)
+
+
+def opens(kind: str, path: str) -> bool:
+    """Whether a store of this kind can be read: its documents, not its blocks."""
+    try:
+        if kind == "model":
+            models.load_model(path)
+        elif kind == "features":
+            models.load_map(open_store(path))
+        else:
+            open_dataset(path)
+    except StoreError:
+        return False
+    return True
 
 
 def _remote_exists(url: str) -> bool:
@@ -552,7 +583,8 @@ class Fit(Action):
         model = self.estimator
         if self.name == "features":
             model = Pipeline([("map", _load_map(self.view.source.path)), ("model", self.estimator)])
-        models.save_model(model, self.stage.out, force=force or run is not None)
+        self._group({}, force=force)  # what this run has left of it may be replaced, nothing else
+        models.save_model(model, self.stage.out, force=True)
         self._record(run, open_store(self.stage.out))
         return {
             "choices": _choices(self.estimator),
