@@ -245,13 +245,15 @@ class PeakMemory:
 
     def _watch(self) -> None:
         this = psutil.Process()
-        while not self._stop.wait(0.1):
+        while True:
             with suppress(psutil.Error):
                 driver = this.memory_info().rss
                 children = [_resident(child) for child in this.children(recursive=True)]
                 self.driver = max(self.driver, driver)
                 self.worker = max([self.worker, *children])
                 self.total = max(self.total, driver + sum(children))
+            if self._stop.wait(0.1):
+                return
 
 
 def _resident(process: psutil.Process) -> int:
