@@ -244,11 +244,14 @@ def test_products_and_tiles_agree_with_the_whole_matrix(width: int) -> None:
     np.testing.assert_allclose(engine.tile_product(cross, V, other, array), other @ array.T @ V, atol=1e-9)
 
 
-def test_product_without_symmetry_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("group", [1, 2, 3])
+def test_tiles_do_not_depend_on_how_tasks_group_them(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
     array = data()
-    wanted = engine.tile_product(TILES, array, array)
-    monkeypatch.setattr(maps, "CONTRIBUTION", 0)
-    np.testing.assert_allclose(engine.tile_product(TILES, array, array), wanted, rtol=1e-10)
+    small = engine.TileMap(inner, None, Grid(ROWS, 90), None, np.dtype("f8"))
+    wanted = engine.tiles(small, array)
+    monkeypatch.setattr(maps, "GROUP", group)
+    assert np.array_equal(engine.tiles(small, array), wanted)
+    np.testing.assert_allclose(engine.tile_product(small, array, array), wanted @ array, atol=1e-9)
 
 
 def test_diagonal_tile_gets_one_object_twice() -> None:

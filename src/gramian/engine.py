@@ -342,7 +342,7 @@ def _write_rows(
     indices: tuple[Index, ...],
     sources: tuple[RowSource, ...],
 ) -> list[tuple[Index, int]]:
-    blocks = [source.read(row_map.grid[i]) for source in sources]
+    blocks = row_map.prepared(*(source.read(row_map.grid[i]) for source in sources))
     records = []
     for index in indices:
         column = {} if row_map.columns is None else {"column": index[1]}
@@ -545,25 +545,24 @@ def _prepared(tile_map: TileMap, source: RowSource, rows: slice) -> Any:
     return block if tile_map.prepare is None else tile_map.prepare(block)
 
 
-def _strip(
-    tile_map: TileMap, i: int, columns: Sequence[int], X: RowSource, Y: RowSource | None
-) -> Iterator[tuple[int, Block]]:
-    """(j, tile) for the tiles of row block i; on the diagonal both sides are the same object."""
-    rows = tile_map.rows[i]
+def _computed(
+    tile_map: TileMap, pairs: Sequence[tuple[int, int]], X: RowSource, Y: RowSource | None
+) -> Iterator[tuple[int, int, Block]]:
+    """(i, j, tile) of a group, its columns prepared once; on the diagonal both sides are the same object."""
     if tile_map.tile is None:
-        for j in columns:
-            yield j, _stored_tile(X, rows, tile_map.across[j])
+        for i, j in pairs:
+            yield i, j, _stored_tile(X, tile_map.rows[i], tile_map.across[j])
         return
-    first = _prepared(tile_map, X, rows)
-    for j in columns:
-        same = Y is None and i == j
-        second = first if same else _prepared(tile_map, X if Y is None else Y, tile_map.across[j])
-        yield j, tile_map.tile(first, second)
+    other = X if Y is None else Y
+    columns = {j: _prepared(tile_map, other, tile_map.across[j]) for j in sorted({j for _, j in pairs})}
+    for i, group in itertools.groupby(pairs, key=lambda pair: pair[0]):
+        known = Y is None and i in columns
+        row = columns[i] if known else _prepared(tile_map, X, tile_map.rows[i])
+        for _, j in group:
+            yield i, j, tile_map.tile(row, columns[j])
 
 
 def _stored_tile(source: RowSource, rows: slice, columns: slice) -> Block:
-    if isinstance(source, Memory):
-        return np.ascontiguousarray(source.array[rows, columns])
     return np.ascontiguousarray(source.array[rows, columns])
 
 
@@ -589,8 +588,8 @@ def tiles(tile_map: TileMap, X: Any, Y: Any = None) -> Block:
         operation = _Operation(step, _given(X, Y), stack)
         out = np.empty(tile_map.shape, tile_map.dtype)
         one = functools.partial(_some_tiles, tile_map, *_pair(operation))
-        for _, strip in operation.run(one, tile_map.strips(), len(list(tile_map.strips()))):
-            for i, j, tile in strip:
+        for _, group in operation.run(one, ((pairs,) for pairs in tile_map.groups()), step.tasks):
+            for i, j, tile in group:
                 out[tile_map.rows[i], tile_map.across[j]] = tile
                 if tile_map.symmetric and i != j:
                     out[tile_map.across[j], tile_map.rows[i]] = tile.T
@@ -598,9 +597,9 @@ def tiles(tile_map: TileMap, X: Any, Y: Any = None) -> Block:
 
 
 def _some_tiles(
-    tile_map: TileMap, X: RowSource, Y: RowSource | None, i: int, columns: tuple[int, ...]
+    tile_map: TileMap, X: RowSource, Y: RowSource | None, pairs: tuple[tuple[int, int], ...]
 ) -> tuple[tuple[int, int, Block], ...]:
-    return tuple((i, j, tile) for j, tile in _strip(tile_map, i, columns, X, Y))
+    return tuple(_computed(tile_map, pairs, X, Y))
 
 
 def write_tiles(tile_map: TileMap, out: zarr.Array[Any], X: Any, Y: Any = None, *, name: str) -> None:
@@ -621,27 +620,31 @@ def write_tiles(tile_map: TileMap, out: zarr.Array[Any], X: Any, Y: Any = None, 
         every: list[Index] = [(i, j) for i in range(len(tile_map.rows)) for j in range(len(tile_map.across))]
         missing = set(_missing(operation, every))
         items = []
-        for i, columns in tile_map.strips():
-            todo = tuple((j, sides) for j in columns if (sides := _sides(tile_map, i, j, missing)))
-            if todo:
-                items.append((i, todo))
-        one = functools.partial(_write_strip, tile_map, out, *_pair(operation))
+        for pairs in tile_map.groups():
+            places = {pair: found for pair in pairs if (found := _places(tile_map, pair, missing))}
+            if places:
+                items.append((places,))
+        one = functools.partial(_write_group, tile_map, out, *_pair(operation))
         for _, records in operation.run(one, items, len(every), len(every) - len(missing)):
             _record(operation, records)
 
 
-def _sides(tile_map: TileMap, i: int, j: int, missing: set[Index]) -> tuple[Index, ...]:
-    """The places where tile (i, j) is still to be written."""
-    places: tuple[Index, ...] = ((i, j), (j, i)) if tile_map.symmetric and i != j else ((i, j),)
+def _places(tile_map: TileMap, pair: tuple[int, int], missing: set[Index]) -> tuple[Index, ...]:
+    """Where this tile is still to be written: beside the diagonal of a symmetric matrix twice."""
+    places = (pair, pair[::-1]) if tile_map.symmetric and pair[0] != pair[1] else (pair,)
     return tuple(place for place in places if place in missing)
 
 
-def _write_strip(
-    tile_map: TileMap, out: zarr.Array[Any], X: RowSource, Y: RowSource | None, i: int, todo: tuple[Any, ...]
+def _write_group(
+    tile_map: TileMap,
+    out: zarr.Array[Any],
+    X: RowSource,
+    Y: RowSource | None,
+    places: dict[tuple[int, int], tuple[Index, ...]],
 ) -> list[tuple[Index, int]]:
-    sides, records = dict(todo), []
-    for j, tile in _strip(tile_map, i, tuple(sides), X, Y):
-        for place in sides[j]:
+    records = []
+    for i, j, tile in _computed(tile_map, tuple(places), X, Y):
+        for place in places[i, j]:
             block = tile if place == (i, j) else np.ascontiguousarray(tile.T)
             records.append((place, write_block(out, place, block)))
     return records
@@ -673,35 +676,47 @@ def tile_product(tile_map: TileMap, V: Block, X: Any, Y: Any = None, *, name: st
         if operation.client is not None and V.nbytes > STAGED:
             place = stack.enter_context(scratch())
             vectors = Stored(place.keep(V, tile_map.across.step))
-        half = tile_map.symmetric and 8 * n * width <= maps.CONTRIBUTION
-        one = functools.partial(_product_strip, tile_map, half, vectors, *_pair(operation))
+        groups = list(tile_map.groups())
+        one = functools.partial(_product_group, tile_map, groups, vectors, *_pair(operation))
         out = np.zeros((n, width))
-        waiting, turn = {}, 0
-        for (i,), share in operation.run(one, ((i,) for i in range(len(tile_map.rows))), len(tile_map.rows)):
-            waiting[i] = share
-            while turn in waiting:  # shares are added in the order of the strips: always the same bits
-                rows = tile_map.rows[turn]
-                share = waiting.pop(turn)
-                out[rows.start : rows.start + len(share)] += share
+        waiting: dict[int, tuple[tuple[int, Block], ...]] = {}
+        turn = 0
+        for (index,), shares in operation.run(one, ((index,) for index in range(len(groups))), len(groups)):
+            waiting[index] = shares
+            while turn in waiting:  # shares are added in the order of the groups: always the same bits
+                for start, share in waiting.pop(turn):
+                    out[start : start + len(share)] += share
                 turn += 1
     return out
 
 
-def _product_strip(
-    tile_map: TileMap, half: bool, vectors: RowSource, X: RowSource, Y: RowSource | None, i: int
-) -> Block:
-    """Row block i of K @ V; with ``half`` what its tiles from the diagonal on add to all rows."""
-    rows = tile_map.rows[i]
-    first = i if half else 0
-    height = tile_map.rows.size - rows.start if half else rows.stop - rows.start
-    out = np.zeros((height, vectors.array.shape[1]))
-    own = vectors.read(rows) if half else None
-    for j, tile in _strip(tile_map, i, range(first, len(tile_map.across)), X, Y):
-        columns = tile_map.across[j]
-        out[: rows.stop - rows.start] += tile @ vectors.read(columns)
-        if half and j != i:
-            out[columns.start - rows.start : columns.stop - rows.start] += tile.T @ own
-    return out
+def _product_group(
+    tile_map: TileMap,
+    groups: list[tuple[tuple[int, int], ...]],
+    vectors: RowSource,
+    X: RowSource,
+    Y: RowSource | None,
+    index: int,
+) -> tuple[tuple[int, Block], ...]:
+    """What one group of tiles adds to K @ V, as (first row, share): at its rows, then at its columns."""
+    pairs = groups[index]
+    own = slice(tile_map.rows[pairs[0][0]].start, tile_map.rows[pairs[-1][0]].stop)
+    across = slice(tile_map.across[pairs[0][1]].start, tile_map.across[pairs[-1][1]].stop)
+    V = vectors.read(across)
+    mirrored = tile_map.symmetric
+    W = vectors.read(own) if mirrored else V
+    down, right = np.zeros((own.stop - own.start, V.shape[1])), np.zeros_like(V)
+    for i, j, tile in _computed(tile_map, pairs, X, Y):
+        rows = _within(tile_map.rows[i], own)
+        columns = _within(tile_map.across[j], across)
+        down[rows] += tile @ V[columns]
+        if mirrored and i != j:
+            right[columns] += tile.T @ W[rows]
+    return ((own.start, down), (across.start, right)) if mirrored else ((own.start, down),)
+
+
+def _within(part: slice, whole: slice) -> slice:
+    return slice(part.start - whole.start, part.stop - whole.start)
 
 
 # ------------------------------------------------------------------------------------ verification

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gramian.blocks import Grid, Step
+from gramian.blocks import TARGET, ArraySpec, Grid, Step
 from gramian.sources import spec_of
 
-STRIP = 8  # tiles that one task computes from one prepared block of rows
+GROUP = 4  # one task computes at most so many tiles each way, from blocks that it prepares once
 NODES = 64  # partial sums that travel to the driver, at least 4 for each thread
-CONTRIBUTION = 64 << 20  # a larger K @ V is computed by full row strips, without symmetry
 
 Block = NDArray[Any]
 
@@ -40,8 +39,12 @@ class RowMap:
     dtype : numpy.dtype
     columns : Grid, optional
         Blocks of output columns, computed one at a time.
+    prepare : callable, optional
+        ``prepare(*row_blocks)``, once a block of rows: what the function then takes in their place.
     scratch : int
-        Bytes a row that the function needs beside input and output.
+        Bytes a row that both need beside input and output.
+    constant : int
+        Bytes that it needs whatever the rows.
     flops : float
         Operations of the whole map.
     """
@@ -51,7 +54,9 @@ class RowMap:
     tail: tuple[int, ...]
     dtype: np.dtype[Any]
     columns: Grid | None = None
+    prepare: Callable[..., Any] | None = None
     scratch: int = 0
+    constant: int = 0
     flops: float = 0.0
 
     @property
@@ -66,13 +71,18 @@ class RowMap:
             inner[0] = self.columns
         return (self.grid, *inner)
 
+    def prepared(self, *blocks: Block) -> tuple[Any, ...]:
+        """What the function takes for these blocks."""
+        return blocks if self.prepare is None else (self.prepare(*blocks),)
+
     def whole(self, *blocks: Block) -> Block:
         """All columns of one block of rows."""
+        taken = self.prepared(*blocks)
         if self.columns is None:
-            return self.function(*blocks)
+            return self.function(*taken)
         out = np.empty((len(blocks[0]), *self.tail), self.dtype)
         for column, part in enumerate(self.columns):
-            out[:, part] = self.function(*blocks, column=column)
+            out[:, part] = self.function(*taken, column=column)
         return out
 
     def step(self, name: str, *sources: Any) -> Step:
@@ -141,35 +151,48 @@ class TileMap:
     def grids(self) -> tuple[Grid, Grid]:
         return self.rows, self.across
 
-    def strips(self) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """(i, (j, ...)): what one task computes, the longest rows first."""
-        for i in range(len(self.rows)):
-            for j in range(i if self.symmetric else 0, len(self.across), STRIP):
-                yield i, tuple(range(j, min(j + STRIP, len(self.across))))
+    def groups(self) -> Iterator[tuple[tuple[int, int], ...]]:
+        """The tiles (i, j) that one task computes, group after group; of a symmetric map those with j >= i."""
+        for i in range(0, len(self.rows), GROUP):
+            for j in range(i if self.symmetric else 0, len(self.across), GROUP):
+                yield tuple(
+                    (a, b)
+                    for a in range(i, min(i + GROUP, len(self.rows)))
+                    for b in range(j, min(j + GROUP, len(self.across)))
+                    if not self.symmetric or b >= a
+                )
 
     def step(self, name: str, X: Any, Y: Any = None, *, stored: bool = True, width: int = 0) -> Step:
-        """What `write_tiles` (`stored`) or `tile_product` with ``width`` columns takes."""
+        """What `write_tiles` takes; not `stored`: `tiles`, or `tile_product` with ``width`` columns."""
         first, second = spec_of(X), spec_of(X if Y is None else Y)
         n, m = self.shape
         entries = n * (n + 1) / 2 if self.symmetric else n * m
-        strips = sum(1 for _ in self.strips()) if stored else len(self.rows)
-        count = len(self.rows) * len(self.across)
         a, b = min(self.rows.step, n), min(self.across.step, m)
+        across = min(GROUP, len(self.across))
         tile = a * b * self.dtype.itemsize
-        rows = first.block_bytes(self.rows) + second.block_bytes(self.across) + (a + b) * self.scratch
-        if self.tile is None:
-            rows = tile
-        share = 8 * width * (n if self.symmetric and 8 * n * width <= CONTRIBUTION else a)
+        blocks = first.block_bytes(self.rows) + second.block_bytes(self.across)
+        prepared = a * (first.row_bytes + self.scratch) + across * b * (second.row_bytes + self.scratch)
+        held = tile if self.tile is None else blocks + prepared
+        share = 8 * width * (min(GROUP, len(self.rows)) * a + (across * b if self.symmetric else 0))
+        if stored:
+            driver = 0
+        else:
+            driver = (
+                3 * 8 * n * width + 4 * share if width else n * m * self.dtype.itemsize + 4 * GROUP**2 * tile
+            )
         return Step(
             name,
-            tasks=strips,
-            read=int(entries / max(1, a)) * second.row_bytes + first.nbytes,
+            tasks=sum(1 for _ in self.groups()),
+            read=int(entries / max(1, GROUP * a)) * second.row_bytes + first.nbytes,
             written=n * m * self.dtype.itemsize if stored else 0,
-            files=count if stored else 0,
+            files=len(self.rows) * len(self.across) if stored else 0,
             flops=self.flops * entries,
-            # a tile, its transposed copy and the buffers of a write; or the shares of K @ V
-            task_bytes=2 * rows + (3 if stored else 2) * tile + 3 * share + 16 * b * width,
-            driver_bytes=0 if stored else 3 * 8 * n * width + 4 * share,
+            # what is prepared; a tile, its transposed copy and the buffers of a write, or the shares of K @ V
+            task_bytes=held
+            + (4 if stored else 2 if width else GROUP**2 + 1) * tile
+            + 3 * share
+            + 16 * b * width,
+            driver_bytes=driver,
         )
 
 
@@ -189,4 +212,18 @@ def sum_step(
         flops=flops,
         task_bytes=sum(2 * spec.block_bytes(grid) for spec in specs) + height * scratch + 5 * result,
         driver_bytes=(3 + nodes.bit_length()) * result,
+    )
+
+
+def bounded_step(name: str, X: ArraySpec, row_bytes: int) -> Step:
+    """A row map whose function has yet to be learnt: its output rows and the most that a block may take."""
+    grid = Grid.for_rows(X.shape[0], X.row_bytes)
+    height = min(grid.step, X.shape[0])
+    return Step(
+        name,
+        tasks=len(grid),
+        read=X.read_bytes(grid),
+        written=row_bytes * X.shape[0],
+        files=len(grid),
+        task_bytes=2 * X.block_bytes(grid) + 3 * min(TARGET, height * row_bytes) + TARGET,
     )
