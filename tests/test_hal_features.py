@@ -92,6 +92,13 @@ def test_training_scores_are_orthogonal_with_the_eigenvalues_as_squares(solver):
     np.testing.assert_allclose(Z.T @ Z, np.diag(model.eigenvalues_), atol=1e-9 * model.eigenvalues_[0])
 
 
+def test_the_smallest_components_keep_their_length():
+    X = np.random.default_rng(0).standard_normal((700, 2)).round(1)  # eigenvalues down to 1e-7 of the largest
+    model = HALPrincipalComponents().fit(X)
+    squares = (model.transform(X) ** 2).sum(axis=0)
+    np.testing.assert_allclose(squares, model.eigenvalues_, rtol=1e-7)
+
+
 @pytest.mark.parametrize("n_components", ["auto", 10])
 def test_dense_and_nystroem_with_all_rows_as_landmarks_agree(n_components):
     X, new = rows(120), rows(40, seed=1)
@@ -101,6 +108,7 @@ def test_dense_and_nystroem_with_all_rows_as_landmarks_agree(n_components):
     )
     np.testing.assert_allclose(nystroem.eigenvalues_, dense.eigenvalues_, atol=1e-8 * dense.eigenvalues_[0])
     np.testing.assert_allclose(nystroem.transform(new), dense.transform(new), atol=1e-8)
+    np.testing.assert_allclose(nystroem.explained_variance_ratio_, dense.explained_variance_ratio_, atol=1e-9)
 
 
 def test_few_landmarks_still_find_the_leading_components():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gramian.moments import Moments, part_grams
+from gramian.moments import Moments, in_order, moment_grid, part_grams
 
 
 def drawn(seed, n=60, p=3, t=2, offset=0.0):
@@ -36,14 +36,32 @@ def test_part_grams_are_the_products_of_each_part(seed, n_parts, weighted, overl
     columns = with_ones(features, targets)
     rng = np.random.default_rng(seed)
     masks = rng.random((len(columns), n_parts)) < 0.5 if overlapping else None
-    parts = masks if overlapping else rng.integers(0, n_parts, len(columns))
-    grams = part_grams(columns, weights if weighted else None, parts, n_parts)
+    parts = masks if overlapping else np.sort(rng.integers(0, n_parts, len(columns)))
+    grams = part_grams(columns.copy(), weights if weighted else None, parts, n_parts)
     for part in range(n_parts):
         inside = masks[:, part] if overlapping else parts == part
         w = weights[inside] if weighted else np.ones(inside.sum())
         np.testing.assert_allclose(
             grams[part], columns[inside].T @ (w[:, None] * columns[inside]), atol=1e-12
         )
+
+
+def test_rows_of_a_part_stand_together():
+    parts, rows, missing = in_order(np.array([2, 0, 1, 0]), np.arange(4.0), None)
+    assert (list(parts), list(rows), missing) == ([0, 0, 1, 2], [1, 3, 2, 0], None)
+
+
+def test_overlapping_parts_keep_the_order_of_the_rows():
+    masks = np.array([[True, True], [False, True]])
+    parts, rows = in_order(masks, np.arange(2.0))
+    assert (parts is masks, list(rows)) == (True, [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "width", "n_parts", "step"), [(1 << 12, 10, 5, 1 << 13), (1 << 15, 1000, 5, 4096)]
+)
+def test_blocks_outweigh_their_products(row_bytes, width, n_parts, step):
+    assert moment_grid(10**6, row_bytes, width, n_parts).step == step
 
 
 def test_moments_of_a_gram_matrix_are_those_of_the_rows():

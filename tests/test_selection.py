@@ -162,7 +162,7 @@ def test_a_tie_goes_to_the_simpler():
 
 
 def test_one_standard_error_takes_the_simplest_within_it():
-    scores = np.array([[0.4, 0.85, 0.9], [0.4, 0.65, 0.7]])  # best .8, its standard error .1
+    scores = np.array([[0.6, 0.85, 0.9], [0.6, 0.65, 0.7]])  # best .8, its standard error .1
     assert choose(PARAMS, scores, "one_se").index == 1
 
 

@@ -26,7 +26,7 @@ from gramian.errors import GramianWarning, InputError
 from gramian.gram import GramOperator
 from gramian.inputs import candidates, loaded, target_block, weights_block
 from gramian.kernels.hal import hal_diagonal, hal_kernel, hal_scratch
-from gramian.moments import Moments, part_grams
+from gramian.moments import Moments, in_order, moment_grid, part_grams
 from gramian.spectral import leading_eigenpairs
 from gramian.streams import Stream, generator
 from gramian.validation import choice, integer, matrix
@@ -183,7 +183,7 @@ def components_plan(
         for degree in settings.degrees:
             step = sum_step(
                 gram_name(settings, degree),
-                Grid.for_rows(n, spec.row_bytes + scratch),
+                moment_grid(n, spec.row_bytes + scratch, width, n_parts),
                 spec,
                 scratch=scratch,
                 result=8 * n_parts * width**2,
@@ -253,20 +253,18 @@ class HALKernel:
         return float(self.knots.size) * n_landmarks
 
 
-def draw_rows(n_rows: int, count: int, seed: int, stream: Stream, block: int = 0) -> NDArray[np.intp]:
+def draw_rows(n_rows: int, count: int, seed: int, stream: Stream) -> NDArray[np.intp]:
     """Sorted indices of so many different rows."""
     if count >= n_rows:
         return np.arange(n_rows)
-    return np.sort(generator(seed, stream, block).permutation(n_rows)[:count])
+    return np.sort(generator(seed, stream).permutation(n_rows)[:count])
 
 
-def draw_knots(
-    X: Any, weights: Any, settings: Settings, max_degree: int | None, seed: int, block: int = 0
-) -> HALKernel:
+def draw_knots(X: Any, weights: Any, settings: Settings, max_degree: int | None, seed: int) -> HALKernel:
     """The kernel whose knots are those given, all rows (then weighted as they are), or some of them."""
     if settings.knots is not None:
         return HALKernel(settings.knots, None, max_degree)
-    indices = draw_rows(settings.n_rows, settings.n_knots, seed, Stream.KNOTS, block)
+    indices = draw_rows(settings.n_rows, settings.n_knots, seed, Stream.KNOTS)
     knots = matrix(engine.take(X, indices), "X")
     every = settings.n_knots >= settings.n_rows
     knot_weights = weights_block(engine.take(weights, indices)) if every and weights is not None else None
@@ -566,15 +564,11 @@ class LandmarkFeatures:
         values, vectors = leading(K, len(K), len(K))
         return cls(kernel, landmarks, unit, vectors / np.sqrt(values), vectors.mean(axis=0) * np.sqrt(values))
 
-    def block(self, rows: NDArray[Any]) -> Array:
+    def block(self, rows: NDArray[Any], out: Array | None = None) -> Array:
         """Features of rows (n, d), less the shift: (n, r)."""
-        return _score_rows(
-            rows,
-            kernel=self.kernel,
-            landmarks=self.landmarks,
-            projection=self.root / self.unit,
-            offset=self.shift,
-        )
+        values = np.matmul(self.kernel.block(rows, self.landmarks), self.root / self.unit, out=out)
+        values -= self.shift
+        return values
 
 
 def landmark_moments(
@@ -602,7 +596,7 @@ def landmark_moments(
     scratch = landmark_scratch(features.kernel, len(features.landmarks), width)
     (grams,) = engine.row_sum(
         function,
-        Grid.for_rows(spec.shape[0], spec.row_bytes + scratch),
+        moment_grid(spec.shape[0], spec.row_bytes + scratch, width, n_parts),
         X,
         *(sides[side] for side in names),
         name=name,
@@ -614,8 +608,8 @@ def landmark_moments(
 
 
 def landmark_scratch(kernel: HALKernel, n_landmarks: int, width: int) -> int:
-    """Bytes a row of a block of features and the columns (1, features, targets, diagonal)."""
-    return kernel.scratch(n_landmarks) + 8 * (3 * width)
+    """Bytes a row of a block of kernel values and of the columns (1, features, targets, diagonal)."""
+    return kernel.scratch(n_landmarks) + 8 * 2 * width
 
 
 def _landmark_grams(
@@ -629,12 +623,16 @@ def _landmark_grams(
     """Gram matrices of the columns (1, features, targets, diagonal) over each part of a block of rows."""
     side = dict(zip(names, sides, strict=True))
     rows = matrix(rows, "X")
-    columns = [np.ones((len(rows), 1)), features.block(rows)]
-    if "target" in side:
-        columns.append(target_block(side["target"]) - shift)
-    columns.append(features.kernel.diagonal(rows)[:, None] / features.unit)
+    target = target_block(side["target"]) if "target" in side else np.empty((len(rows), 0))
     weights = weights_block(side["weights"]) if "weights" in side else None
-    return (part_grams(np.hstack(columns), weights, side.get("parts"), n_parts),)
+    parts, rows, target, weights = in_order(side.get("parts"), rows, target, weights)
+    last = 1 + features.root.shape[1]
+    columns = np.empty((len(rows), last + len(shift) + 1))
+    columns[:, 0] = 1
+    features.block(rows, out=columns[:, 1:last])
+    columns[:, last:-1] = target - shift
+    columns[:, -1] = features.kernel.diagonal(rows) / features.unit
+    return (part_grams(columns, weights, parts, n_parts),)
 
 
 @dataclass(frozen=True, eq=False)

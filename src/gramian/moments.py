@@ -8,25 +8,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gramian.blocks import Grid
+
 Array = NDArray[np.float64]
+Parts = NDArray[np.integer[Any]] | NDArray[np.bool_]
 
 
-def part_grams(
-    columns: Array, weights: Array | None, parts: NDArray[np.integer] | NDArray[np.bool_] | None, n_parts: int
-) -> Array:
+def moment_grid(n_rows: int, row_bytes: int, width: int, n_parts: int) -> Grid:
+    """Blocks of rows for a pass that sums `part_grams` of so many columns.
+
+    They are high enough that computing a block's products outweighs adding them up, and no larger than twice
+    these products.
+    """
+    height = Grid.for_rows(n_rows, row_bytes).step
+    return Grid(n_rows, max(height, 1 << (n_parts * width // 2).bit_length()))
+
+
+def in_order(parts: Parts | None, *arrays: NDArray[Any] | None) -> list[Any]:
+    """The parts in ascending order, and the rows of the arrays with them; as they are where parts overlap."""
+    if parts is None or parts.ndim > 1:
+        return [parts, *arrays]
+    order = np.argsort(parts, kind="stable")
+    return [None if array is None else array[order] for array in (parts, *arrays)]
+
+
+def part_grams(columns: Array, weights: Array | None, parts: Parts | None, n_parts: int) -> Array:
     """Gram matrix of the columns over each part of the rows of one block.
 
     Parameters
     ----------
     columns : (n, q) float64
-        Its first column is 1 where `Moments.of` is to read the result.
+        Its first column is 1 where `Moments.of` is to read the result. Overwritten where there are weights.
     weights : (n,) float64, optional
         Non-negative; all 1 where None.
-    parts : (n,) integers or (n, n_parts) booleans, optional
+    parts : (n,) ascending integers or (n, n_parts) booleans, optional
         The part of each row; or, where parts overlap, whether it belongs to each. None: one part.
     n_parts : int
 
@@ -35,12 +55,14 @@ def part_grams(
     (n_parts, q, q) float64
         ``sum_i w_i c_i c_i'`` over the rows of each part.
     """
-    rows = columns if weights is None else columns * np.sqrt(weights)[:, None]
+    if weights is not None:
+        columns *= np.sqrt(weights)[:, None]
     if parts is None:
-        return (rows.T @ rows)[None]
-    out = np.empty((n_parts, rows.shape[1], rows.shape[1]))
+        return (columns.T @ columns)[None]
+    out = np.empty((n_parts, columns.shape[1], columns.shape[1]))
     for part in range(n_parts):
-        members = rows[parts == part if parts.ndim == 1 else parts[:, part]]
+        inside = slice(*np.searchsorted(parts, (part, part + 1))) if parts.ndim == 1 else parts[:, part]
+        members = columns[inside]
         np.matmul(members.T, members, out=out[part])
     return out
 

@@ -170,7 +170,7 @@ class _Rows:
         self._weights = np.ones(len(self._rows)) if weights is None else weights_block(loaded(weights))
         refuse_no_weight(self._weights.sum())
         self._weighted = weights is not None
-        warn_of_kernel(self._kernel(np.arange(len(self._rows)), settings, 0), self._rows)
+        warn_of_kernel(self._kernel(np.arange(len(self._rows)), settings), self._rows)
 
     @property
     def variance(self) -> Array:
@@ -198,13 +198,13 @@ class _Rows:
         )
         return replace(fit, components=None, errors=errors, test_weight=float(weights.sum()))
 
-    def _kernel(self, index: NDArray[np.intp], settings: Settings, block: int) -> HALKernel:
+    def _kernel(self, index: NDArray[np.intp], settings: Settings) -> HALKernel:
         weights = self._weights[index] if self._weighted else None
-        return draw_knots(self._rows[index], weights, settings, self._degree, self._seed, block)
+        return draw_knots(self._rows[index], weights, settings, self._degree, self._seed)
 
     def _fit(self, index: NDArray[np.intp], settings: Settings, block: int) -> Fit:
         rows, target, weights = self._rows[index], self._target[index], self._weights[index]
-        kernel = self._kernel(index, settings, block)
+        kernel = self._kernel(index, settings)
         limit = min(settings.limit, len(rows) - settings.center)
         components = matrix_components(
             kernel, rows, weights if self._weighted else None, settings, limit, self._seed, block

@@ -30,7 +30,7 @@ from gramian.inputs import (
     target_block,
     weights_block,
 )
-from gramian.moments import Moments, part_grams
+from gramian.moments import Moments, in_order, moment_grid, part_grams
 from gramian.selection import (
     Choice,
     Folds,
@@ -121,14 +121,15 @@ def _block_grams(
 ) -> tuple[Array]:
     """Gram matrices (n_parts, q, q) of the q = 1 + m + t columns (1, features, targets), less their shift."""
     side = dict(zip(names, sides, strict=True))
-    features = matrix(rows, "X")
+    rows, m = matrix(rows, "X"), rows.shape[1]
     target = signs(side["target"], n_classes) if n_classes else target_block(side["target"])
-    columns = np.empty((len(features), 1 + len(shift)))
-    columns[:, 0] = 1
-    np.subtract(features, shift[: features.shape[1]], out=columns[:, 1 : 1 + features.shape[1]])
-    np.subtract(target, shift[features.shape[1] :], out=columns[:, 1 + features.shape[1] :])
     weights = weights_block(side["weights"]) if "weights" in side else None
-    return (part_grams(columns, weights, side.get("parts"), n_parts),)
+    parts, rows, target, weights = in_order(side.get("parts"), rows, target, weights)
+    columns = np.empty((len(rows), 1 + len(shift)))
+    columns[:, 0] = 1
+    np.subtract(rows, shift[:m], out=columns[:, 1 : 1 + m])
+    np.subtract(target, shift[m:], out=columns[:, 1 + m :])
+    return (part_grams(columns, weights, parts, n_parts),)
 
 
 def signs(codes: NDArray[np.integer], n_classes: int) -> Array:
@@ -136,12 +137,6 @@ def signs(codes: NDArray[np.integer], n_classes: int) -> Array:
     if n_classes == 2:
         return np.where(codes == 1, 1.0, -1.0)[:, None]
     return np.where(codes[:, None] == np.arange(n_classes), 1.0, -1.0)
-
-
-def _grid(n_rows: int, itemsize: int, m: int, t: int, n_parts: int) -> Grid:
-    """High enough that a block's products outweigh the adding-up of its partial sums."""
-    height = Grid.for_rows(n_rows, _row_bytes(m, t) + m * itemsize).step
-    return Grid(n_rows, max(height, 1 << max(0, (n_parts * (m + t + 1) // 4).bit_length() - 1)))
 
 
 def _row_bytes(m: int, t: int) -> int:
@@ -162,7 +157,7 @@ def _row_moments(
     names = tuple(name for name, side in sides.items() if side is not None)
     (grams,) = engine.row_sum(
         partial(_block_grams, names=names, shift=shift, n_classes=n_classes, n_parts=n_parts),
-        _grid(n_rows, spec.dtype.itemsize, m, n_targets, n_parts),
+        moment_grid(n_rows, spec.row_bytes + _row_bytes(m, n_targets), 1 + m + n_targets, n_parts),
         X,
         *(sides[name] for name in names),
         name="gram",
@@ -239,7 +234,7 @@ class _BlockwiseLinear(BaseEstimator):
         result = 8 * n_parts * (1 + m + t) ** 2
         step = engine.sum_step(
             "gram",
-            _grid(n_rows, spec.dtype.itemsize, m, t, n_parts),
+            moment_grid(n_rows, spec.row_bytes + _row_bytes(m, t), 1 + m + t, n_parts),
             spec,
             *beside,
             scratch=_row_bytes(m, t),
