@@ -52,7 +52,7 @@ $(READY): $(PINS) pyproject.toml
 	@test -x $(BIN)/python -a -x $(BIN)/pip || "$(PYTHON)" -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--require-hashes --requirement requirements/build.txt
-	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes $(PINS)
+	@$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes $(PINS)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-build-isolation --no-deps --editable .
 	@touch $@
 
