@@ -69,7 +69,7 @@ class Grid:
     def length(self, index: int) -> int:
         """Rows of one block."""
         block = self[index]
-        return block.stop - block.start
+        return int(block.stop - block.start)
 
 
 @dataclass(frozen=True)

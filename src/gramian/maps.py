@@ -152,7 +152,7 @@ class TileMap:
         return self.rows, self.across
 
     def groups(self) -> Iterator[tuple[tuple[int, int], ...]]:
-        """The tiles (i, j) that one task computes, group after group; of a symmetric map those with j >= i."""
+        """The tiles (i, j) that one task computes, group after group; where symmetric those with j >= i."""
         for i in range(0, len(self.rows), GROUP):
             for j in range(i if self.symmetric else 0, len(self.across), GROUP):
                 yield tuple(
