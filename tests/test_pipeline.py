@@ -364,6 +364,15 @@ def test_verify_of_what_no_run_has_made(data):
         pipeline.verify(data)
 
 
+def test_what_a_killed_write_left_is_cleared_away(done):
+    root = Path(done.path)
+    before = bytes_of(root)
+    chunk = next(path for path in (root / "scores.zarr/features/c").rglob("*") if path.is_file())
+    chunk.rename(chunk.with_name("0.1234.partial"))
+    pipeline.run(done, resume=True)
+    assert bytes_of(root) == before
+
+
 def test_an_interrupted_stage_resumes_with_what_is_missing(hal_job, monkeypatch):
     from gramian import engine
 

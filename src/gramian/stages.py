@@ -362,6 +362,8 @@ class Action(ABC):
         attrs = {**attrs, "complete": False}
         if not self.is_there() or force:
             return create_store(self.stage.out, self.kind, attrs=attrs, force=force)
+        for unfinished in Path(self.stage.out).rglob("*.partial"):  # of a write that was killed
+            unfinished.unlink(missing_ok=True)
         try:
             return zarr.open_group(self.stage.out, mode="r+")
         except (
