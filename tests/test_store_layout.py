@@ -251,7 +251,7 @@ def test_an_unknown_kind(path):
 
 def test_a_store_that_was_not_finished(path):
     create_store(path, "dataset", attrs={"complete": False})
-    refused(path, "was begun but not finished; write it again with --force")
+    refused(path, "was begun but not finished; complete it with --resume, or write it again with --force")
 
 
 def test_a_model(path):
