@@ -16,11 +16,10 @@ from numpy.typing import DTypeLike, NDArray
 from gramian.streams import Stream, generator
 
 Array = NDArray[Any]
-Probes = tuple[Array, Array]
 
 FEATURE_BLOCK = 256  # projections that are drawn together
 PROBE_CACHE_BYTES = 64 << 20  # probes that a process keeps, at most
-PANEL = 8 << 20  # bytes of stacked bases that one product takes
+PANEL = 8 << 20  # bytes of basis vectors that one product takes
 
 
 class _ProbeCache:
@@ -29,31 +28,30 @@ class _ProbeCache:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.size = 0
-        self._kept: OrderedDict[tuple[Any, ...], Probes] = OrderedDict()
+        self._kept: OrderedDict[tuple[Any, ...], Array] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, key: tuple[Any, ...]) -> Probes | None:
+    def get(self, key: tuple[Any, ...]) -> Array | None:
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
             return self._kept.get(key)
 
-    def put(self, key: tuple[Any, ...], probes: Probes) -> None:
-        size = sum(side.nbytes for side in probes)
+    def put(self, key: tuple[Any, ...], probes: Array) -> None:
         with self._lock:
-            if key in self._kept or size > self.limit:
+            if key in self._kept or probes.nbytes > self.limit:
                 return
-            while self.size + size > self.limit:
+            while self.size + probes.nbytes > self.limit:
                 _, dropped = self._kept.popitem(last=False)
-                self.size -= sum(side.nbytes for side in dropped)
+                self.size -= dropped.nbytes
             self._kept[key] = probes
-            self.size += size
+            self.size += probes.nbytes
 
 
 _CACHE = _ProbeCache(PROBE_CACHE_BYTES)
 
 
-def draw_probes(n: int, m_block: int, seed: int, block: int, dtype: DTypeLike = np.float64) -> Probes:
+def draw_probes(n: int, m_block: int, seed: int, block: int, dtype: DTypeLike = np.float64) -> Array:
     """Gaussian probes of one feature block: the first ``m_block`` of the 256 that are drawn.
 
     Parameters
@@ -71,8 +69,9 @@ def draw_probes(n: int, m_block: int, seed: int, block: int, dtype: DTypeLike = 
 
     Returns
     -------
-    A, B : ndarray of shape (m_block, n)
-        Independent standard normal rows. Read-only: drawn blocks are kept, up to 64 MiB a process.
+    ndarray of shape (2, m_block, n)
+        A and B, independent, of standard normal rows. Read-only: drawn blocks are kept, up to 64 MiB a
+        process.
 
     Examples
     --------
@@ -83,16 +82,12 @@ def draw_probes(n: int, m_block: int, seed: int, block: int, dtype: DTypeLike = 
     key = (n, seed, block, np.dtype(dtype).str)
     probes = _CACHE.get(key)
     if probes is None:
-        probes = _draw(n, seed, Stream.PROBES_A, block, dtype), _draw(n, seed, Stream.PROBES_B, block, dtype)
+        probes = np.empty((2, FEATURE_BLOCK, n), dtype)
+        for side, stream in zip(probes, (Stream.PROBES_A, Stream.PROBES_B), strict=True):
+            side[:] = generator(seed, stream, block).standard_normal(side.shape)
+        probes.flags.writeable = False
         _CACHE.put(key, probes)
-    A, B = probes
-    return A[:m_block], B[:m_block]
-
-
-def _draw(n: int, seed: int, stream: Stream, block: int, dtype: DTypeLike) -> Array:
-    drawn = generator(seed, stream, block).standard_normal((FEATURE_BLOCK, n)).astype(dtype, copy=False)
-    drawn.flags.writeable = False
-    return drawn
+    return probes[:, :m_block]
 
 
 def rank_one_projections(X: Array, A: Array, B: Array) -> Array:
@@ -110,11 +105,6 @@ def rank_one_projections(X: Array, A: Array, B: Array) -> Array:
     ndarray of shape (N, m)
         Unscaled: ``E[u(U) u(V)] = ||U'V||_F^2`` for standard normal probes.
 
-    Notes
-    -----
-    The projector is never formed: ``u = sum_l (U'a)_l (U'b)_l``, 4 n k m operations a subspace in
-    products of stacked bases.
-
     References
     ----------
     Delogne & Jacques (2025), arXiv 2504.21533.
@@ -126,23 +116,48 @@ def rank_one_projections(X: Array, A: Array, B: Array) -> Array:
     >>> rank_one_projections(X, np.array([[1.0, 2.0, 3.0]]), np.array([[4.0, 5.0, 6.0]]))
     array([[14.]])
     """
-    N, n, k = X.shape
-    m, probes = len(A), np.concatenate([A, B])
-    rows = min(N, max(1, PANEL // (n * k * X.itemsize)))
-    stacked = np.empty((rows, k, n), X.dtype)
-    products = np.empty((rows, k, 2 * m), X.dtype)
-    u = np.empty((N, m), X.dtype)
+    return project(stack_vectors(X), np.stack([A, B]))
+
+
+def stack_vectors(X: Array) -> Array:
+    """Basis vectors (N, k, n) of bases (N, n, k), one after the other in memory, for `project`."""
+    return np.ascontiguousarray(X.transpose(0, 2, 1))
+
+
+def project(vectors: Array, probes: Array) -> Array:
+    """Rank-one projections from stacked basis vectors.
+
+    Parameters
+    ----------
+    vectors : ndarray of shape (N, k, n)
+        What `stack_vectors` gives.
+    probes : ndarray of shape (2, m, n)
+        What `draw_probes` gives.
+
+    Returns
+    -------
+    ndarray of shape (N, m)
+
+    Notes
+    -----
+    The projector is never formed: ``u = sum_l (U'a)_l (U'b)_l``, 4 n k m operations a subspace in one
+    product of matrices.
+    """
+    (N, k, n), m = vectors.shape, probes.shape[1]
+    both = probes.reshape(2 * m, n).T
+    rows = min(N, max(1, PANEL // (n * k * vectors.itemsize)))
+    products = np.empty((rows, k, 2 * m), vectors.dtype)
+    u = np.empty((N, m), vectors.dtype)
     for i in range(0, N, rows):
-        count = min(rows, N - i)
-        stacked[:count] = X[i : i + count].transpose(0, 2, 1)
-        pair = products[:count]
-        np.matmul(stacked[:count].reshape(-1, n), probes.T, out=pair.reshape(-1, 2 * m))
-        np.einsum("ilj,ilj->ij", pair[:, :, :m], pair[:, :, m:], out=u[i : i + count])
+        part = vectors[i : i + rows]
+        pair = products[: len(part)]
+        np.matmul(part.reshape(-1, n), both, out=pair.reshape(-1, 2 * m))
+        np.einsum("ilj,ilj->ij", pair[:, :, :m], pair[:, :, m:], out=u[i : i + rows])
     return u
 
 
 def projections_scratch(row_shape: tuple[int, ...], dtype: DTypeLike) -> int:
-    """Bytes a row that `rank_one_projections` takes for one feature block, beside the row and its result."""
+    """Bytes a row of `stack_vectors` and of `project` with one feature block, beside row and result."""
     n, k = row_shape
     return k * (n + 2 * FEATURE_BLOCK) * np.dtype(dtype).itemsize
 
