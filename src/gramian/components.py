@@ -24,12 +24,12 @@ from gramian.blocks import ArraySpec, Grid, Plan, Step
 from gramian.engine import RowMap, spec_of, sum_step
 from gramian.errors import GramianWarning, InputError
 from gramian.gram import GramOperator
-from gramian.inputs import candidates, loaded, target_block, weights_block
 from gramian.kernels.hal import hal_diagonal, hal_kernel, hal_scratch
 from gramian.moments import Moments, in_order, moment_grid, part_grams
+from gramian.sources import loaded
 from gramian.spectral import leading_eigenpairs
 from gramian.streams import Stream, generator
-from gramian.validation import choice, integer, matrix
+from gramian.validation import candidates, choice, integer, matrix, target_block, weights_block
 
 Array = NDArray[np.float64]
 
@@ -425,8 +425,9 @@ def linear_map(
 def leading(gram: Array, n_components: int, n_rows: int) -> tuple[Array, Array]:
     """At most so many numerically positive eigenvalues, descending, and vectors. Overwrites its input."""
     n = len(gram)
-    subset = (n - n_components, n - 1) if n_components < n // 4 else None
-    values, vectors = scipy.linalg.eigh(gram, subset_by_index=subset, overwrite_a=True, check_finite=False)
+    some = n_components < n // 8  # the others cost more to leave out than to compute
+    how: dict[str, Any] = {"subset_by_index": (n - n_components, n - 1)} if some else {"driver": "evd"}
+    values, vectors = scipy.linalg.eigh(gram, overwrite_a=True, check_finite=False, **how)
     values, vectors = values[::-1][:n_components], vectors[:, ::-1][:, :n_components]
     kept = int((values > max(0.0, n_rows * np.finfo(float).eps * values[0])).sum()) if n else 0
     return values[:kept], vectors[:, :kept]

@@ -6,27 +6,19 @@ without reading them; their values are checked block by block, where they are re
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import zarr
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import _check_feature_names, check_array, check_is_fitted, validate_data
 
-from gramian.engine import Raw, Selected, as_array, spec_of
+from gramian.engine import as_array, spec_of
 from gramian.errors import InputError, InputTypeError
-from gramian.sources import is_dask, take
-from gramian.validation import finite, floating, real
+from gramian.sources import is_stored
+from gramian.validation import refuse_no_weight, weights_block
 
 FLOATS = [np.float64, np.float32]
-
-
-def is_stored(array: Any) -> bool:
-    """Whether the rows are read block by block, instead of being at hand."""
-    return isinstance(array, (zarr.Array, Raw, Selected)) or is_dask(array)
 
 
 def check_rows(estimator: BaseEstimator, X: Any, *, minimum: int = 1) -> Any:
@@ -123,31 +115,6 @@ def check_weights(array: Any, n_rows: int) -> Any:
     return array
 
 
-def refuse_no_weight(total: float) -> None:
-    """Weights that are all zero leave no row to fit to."""
-    if not total > 0:
-        raise InputError("sample_weight is zero for every row", "give a positive weight to at least one")
-
-
-def weights_block(block: NDArray[Any]) -> NDArray[np.float64]:
-    """Finite, non-negative weights as float64."""
-    weights = finite(floating(block, "sample_weight"), "sample_weight").astype(np.float64)
-    if (weights < 0).any():
-        raise InputError(f"sample_weight holds {weights.min():g}", "give weights of at least 0")
-    return weights
-
-
-def target_block(block: NDArray[Any]) -> NDArray[np.float64]:
-    """Finite targets as a float64 matrix (n, t)."""
-    target = finite(floating(block, "y"), "y").astype(np.float64)
-    return target[:, None] if target.ndim == 1 else target
-
-
-def loaded(array: Any) -> Any:
-    """The values of an array that may be stored; None stays None."""
-    return take(array, np.arange(array.shape[0])) if is_stored(array) else array
-
-
 def refuse_lazy_frame(estimator: BaseEstimator, X: Any) -> None:
     """A frame as output needs the values; the result for stored rows is lazy."""
     wanted = _get_output_config("transform", estimator)["dense"]
@@ -156,29 +123,6 @@ def refuse_lazy_frame(estimator: BaseEstimator, X: Any) -> None:
             f"set_output(transform={wanted!r}) meets rows of type {type(X).__module__}, whose result is lazy",
             "use set_output(transform='default'), or pass rows in memory",
         )
-
-
-def candidates(value: Any, name: str, check: Callable[[Any, str], Any]) -> tuple[Any, ...] | None:
-    """None for "auto", else the checked candidates: one for a number, several for a sequence of them."""
-    if isinstance(value, str) and value == "auto":
-        return None
-    if isinstance(value, (tuple, list, np.ndarray)):
-        if not len(value):
-            raise InputError(f"{name} holds no candidate", "give at least one")
-        return tuple(check(candidate, name) for candidate in value)
-    if isinstance(value, str):
-        raise InputError(f"{name} is {value!r}", "give a number, several candidates or 'auto'")
-    return (check(value, name),)
-
-
-def positive(value: Any, name: str) -> float:
-    """A finite number above zero."""
-    return real(value, name, strict=True)
-
-
-def not_negative(value: Any, name: str) -> float:
-    """A finite number of at least zero."""
-    return real(value, name)
 
 
 def _refuse_paths(X: Any, name: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -227,3 +228,23 @@ def bounded_step(name: str, X: ArraySpec, row_bytes: int) -> Step:
         files=len(grid),
         task_bytes=2 * X.block_bytes(grid) + 3 * min(TARGET, height * row_bytes) + TARGET,
     )
+
+
+def after(first: RowMap, second: RowMap, X: ArraySpec) -> RowMap:
+    """Rows through one map and then another, block by block."""
+    between = prod(first.tail) * first.dtype.itemsize
+    scratch = 2 * between + first.scratch + second.scratch
+    out = prod(second.tail) * second.dtype.itemsize
+    grid = Grid.for_rows(first.grid.size, X.row_bytes + out + scratch)
+    return RowMap(
+        partial(_both, first.whole, second.whole),
+        grid,
+        second.tail,
+        second.dtype,
+        scratch=scratch,
+        flops=first.flops + second.flops,
+    )
+
+
+def _both(first: Any, second: Any, block: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(second(first(block)))

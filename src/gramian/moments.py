@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramian.blocks import Grid
+from gramian.kernels.linear import signs
+from gramian.validation import matrix, target_block, weights_block
 
 Array = NDArray[np.float64]
 Parts = NDArray[np.integer[Any]] | NDArray[np.bool_]
@@ -192,3 +194,24 @@ class Moments:
         linear = np.einsum("pat,pt->at", coefficients, about[:p, p:])
         quadratic = np.einsum("pat,pat->at", coefficients, product)
         return np.asarray(np.maximum(np.diagonal(about)[p:] - 2 * linear + quadratic, 0.0))
+
+
+def linear_grams(
+    rows: NDArray[Any],
+    *sides: NDArray[Any],
+    names: tuple[str, ...],
+    shift: Array,
+    n_classes: int,
+    n_parts: int,
+) -> tuple[Array]:
+    """Gram matrices (n_parts, q, q) of the q = 1 + m + t columns (1, features, targets), less their shift."""
+    side = dict(zip(names, sides, strict=True))
+    rows, m = matrix(rows, "X"), rows.shape[1]
+    target = signs(side["target"], n_classes) if n_classes else target_block(side["target"])
+    weights = weights_block(side["weights"]) if "weights" in side else None
+    parts, rows, target, weights = in_order(side.get("parts"), rows, target, weights)
+    columns = np.empty((len(rows), 1 + len(shift)))
+    columns[:, 0] = 1
+    np.subtract(rows, shift[:m], out=columns[:, 1 : 1 + m])
+    np.subtract(target, shift[m:], out=columns[:, 1 + m :])
+    return (part_grams(columns, weights, parts, n_parts),)

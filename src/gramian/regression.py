@@ -40,19 +40,7 @@ from gramian.components import (
     warn_of_kernel,
 )
 from gramian.engine import RowMap, spec_of
-from gramian.errors import InputError
-from gramian.inputs import (
-    candidates,
-    check_columns,
-    check_rows_and_target,
-    check_side,
-    check_weights,
-    loaded,
-    positive,
-    refuse_no_weight,
-    target_block,
-    weights_block,
-)
+from gramian.inputs import check_columns, check_rows_and_target, check_side, check_weights
 from gramian.moments import Moments
 from gramian.selection import (
     Folds,
@@ -61,11 +49,14 @@ from gramian.selection import (
     is_splitter,
     make_folds,
     refuse_constant,
+    refuse_empty,
     relative_scores,
     variances,
     warn_edge,
 )
+from gramian.sources import loaded
 from gramian.streams import seed_of
+from gramian.validation import candidates, positive, refuse_no_weight, target_block, weights_block
 
 Array = NDArray[np.float64]
 
@@ -186,10 +177,7 @@ class _Rows:
         """To the training rows of a split, with errors on its test rows."""
         assert self._folds is not None
         train, test = self._folds.rows(self._folds.train[f]), self._folds.rows(self._folds.test[f])
-        if not self._weights[train].any():
-            raise InputError(
-                f"the training rows of split {f} all have weight zero", "give other folds or weights"
-            )
+        refuse_empty(f, self._weights[train].sum(), self._weights[test].sum())
         fit = self._fit(train, self._settings.of_fold(len(train)), f + 1)
         assert fit.components is not None
         weights, scores = self._weights[test], fit.components.scores(self._rows[test])
@@ -273,6 +261,7 @@ class _Moments:
         """To the training rows of a split, with errors on its test rows."""
         assert self._folds is not None
         train, test = self._together(self._folds.train[f]), self._together(self._folds.test[f])
+        refuse_empty(f, train.weight, test.weight)
         rotation = self._rotation(train)
         fit, centre = self._fit(rotation, train)
         scored = rotation.scored(test, self._targets)
@@ -408,7 +397,7 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 fit = problem.split(f)
                 assert fit.errors is not None
                 path = truncated(self._path(fit.eigenvalues, fit.cross, grid * fit.weight), counts)
-                scores[f, degree] = relative_scores(fit.errors(path), fit.test_weight, variance, f)
+                scores[f, degree] = relative_scores(fit.errors(path), fit.test_weight, variance)
         return scores.reshape(n_splits, -1)
 
     def _settle(self, fit: Fit, settings: Settings, count: int, alpha: float) -> None:

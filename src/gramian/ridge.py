@@ -17,20 +17,9 @@ from gramian import engine
 from gramian.blocks import ArraySpec, Grid, Plan
 from gramian.engine import RowMap, spec_of
 from gramian.errors import InputError
-from gramian.inputs import (
-    candidates,
-    check_columns,
-    check_rows,
-    check_rows_and_target,
-    check_side,
-    check_weights,
-    loaded,
-    not_negative,
-    refuse_no_weight,
-    target_block,
-    weights_block,
-)
-from gramian.moments import Moments, in_order, moment_grid, part_grams
+from gramian.inputs import check_columns, check_rows, check_rows_and_target, check_side, check_weights
+from gramian.kernels.linear import class_rows, linear_rows, signs
+from gramian.moments import Moments, linear_grams, moment_grid
 from gramian.selection import (
     Choice,
     Folds,
@@ -39,12 +28,14 @@ from gramian.selection import (
     is_splitter,
     make_folds,
     refuse_constant,
+    refuse_empty,
     relative_scores,
     variances,
     warn_edge,
 )
+from gramian.sources import loaded
 from gramian.streams import seed_of
-from gramian.validation import matrix
+from gramian.validation import candidates, matrix, not_negative, refuse_no_weight, target_block
 
 Array = NDArray[np.float64]
 
@@ -102,41 +93,14 @@ def select_alpha(parts: list[Moments], folds: Folds, alphas: Array, fit_intercep
     scores = np.empty((len(folds), len(alphas)))
     for f in range(len(folds)):
         train, test = (Moments.together([parts[p] for p in side[f]]) for side in (folds.train, folds.test))
+        refuse_empty(f, train.weight, test.weight)
         train = train.about_mean(fit_intercept)
         errors = test.squared_errors(ridge_coefficients(train, alphas), train.mean)
-        scores[f] = relative_scores(errors, test.weight, variance, f)
+        scores[f] = relative_scores(errors, test.weight, variance)
     return choose([{"alpha": float(alpha)} for alpha in alphas], scores, "best")
 
 
 # ------------------------------------------------------------------------------------- the one pass
-
-
-def _block_grams(
-    rows: NDArray[Any],
-    *sides: NDArray[Any],
-    names: tuple[str, ...],
-    shift: Array,
-    n_classes: int,
-    n_parts: int,
-) -> tuple[Array]:
-    """Gram matrices (n_parts, q, q) of the q = 1 + m + t columns (1, features, targets), less their shift."""
-    side = dict(zip(names, sides, strict=True))
-    rows, m = matrix(rows, "X"), rows.shape[1]
-    target = signs(side["target"], n_classes) if n_classes else target_block(side["target"])
-    weights = weights_block(side["weights"]) if "weights" in side else None
-    parts, rows, target, weights = in_order(side.get("parts"), rows, target, weights)
-    columns = np.empty((len(rows), 1 + len(shift)))
-    columns[:, 0] = 1
-    np.subtract(rows, shift[:m], out=columns[:, 1 : 1 + m])
-    np.subtract(target, shift[m:], out=columns[:, 1 + m :])
-    return (part_grams(columns, weights, parts, n_parts),)
-
-
-def signs(codes: NDArray[np.integer], n_classes: int) -> Array:
-    """One column of +-1 for each class against the rest; a single one for two classes: (n, t)."""
-    if n_classes == 2:
-        return np.where(codes == 1, 1.0, -1.0)[:, None]
-    return np.where(codes[:, None] == np.arange(n_classes), 1.0, -1.0)
 
 
 def _row_bytes(m: int, t: int) -> int:
@@ -156,7 +120,7 @@ def _row_moments(
     shift = np.concatenate([features, target.mean(axis=0)])
     names = tuple(name for name, side in sides.items() if side is not None)
     (grams,) = engine.row_sum(
-        partial(_block_grams, names=names, shift=shift, n_classes=n_classes, n_parts=n_parts),
+        partial(linear_grams, names=names, shift=shift, n_classes=n_classes, n_parts=n_parts),
         moment_grid(n_rows, spec.row_bytes + _row_bytes(m, n_targets), 1 + m + n_targets, n_parts),
         X,
         *(sides[name] for name in names),
@@ -165,16 +129,6 @@ def _row_moments(
         result=8 * n_parts * (1 + m + n_targets) ** 2,
     )
     return [Moments.of(gram, m, shift) for gram in grams]
-
-
-def _linear_rows(rows: NDArray[Any], *, coef: Array, intercept: Array, single: bool) -> NDArray[Any]:
-    values = matrix(rows, "X") @ coef.T + intercept
-    return np.asarray(values[:, 0] if single else values)
-
-
-def _class_rows(rows: NDArray[Any], *, coef: Array, intercept: Array, classes: NDArray[Any]) -> NDArray[Any]:
-    values = matrix(rows, "X") @ coef.T + intercept
-    return np.asarray(classes[(values[:, 0] > 0).astype(int) if len(classes) == 2 else values.argmax(axis=1)])
 
 
 class _BlockwiseLinear(BaseEstimator):
@@ -334,7 +288,7 @@ class BlockwiseRidge(MultiOutputMixin, RegressorMixin, _BlockwiseLinear):
     def row_map(self, X: Any) -> RowMap:
         """The map of blocks behind `predict`, for rows of the shape and type of X."""
         single = np.ndim(self.intercept_) == 0
-        function = partial(_linear_rows, single=single)
+        function = partial(linear_rows, single=single)
         return self._linear_map(X, function, np.float64, None if single else len(self.coef_))
 
     def predict(self, X: Any) -> Any:
@@ -424,11 +378,11 @@ class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
         """The map of blocks behind `predict` or `decision_function`."""
         if response == "decision_function":
             single = len(self.classes_) == 2
-            function = partial(_linear_rows, single=single)
+            function = partial(linear_rows, single=single)
             return self._linear_map(X, function, np.float64, None if single else len(self.classes_))
         if response != "predict":
             raise InputError(f"response is {response!r}", "give 'predict' or 'decision_function'")
-        return self._linear_map(X, partial(_class_rows, classes=self.classes_), self.classes_.dtype, None)
+        return self._linear_map(X, partial(class_rows, classes=self.classes_), self.classes_.dtype, None)
 
     def decision_function(self, X: Any) -> Any:
         """Predicted signs: (N, c), or (N,) of the second of two classes."""

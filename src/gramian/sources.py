@@ -67,6 +67,11 @@ def is_dask(array: Any) -> bool:
     return type(array).__module__.startswith("dask.array")
 
 
+def is_stored(array: Any) -> bool:
+    """Whether the rows are read block by block, instead of being at hand."""
+    return isinstance(array, (zarr.Array, Raw, Selected)) or is_dask(array)
+
+
 def in_memory(array: Any) -> bool:
     """Whether the rows are held by this process as NumPy."""
     if isinstance(array, (Raw, Selected)):
@@ -242,6 +247,11 @@ def take(array: Any, indices: Any) -> NDArray[Any]:
         indices = source.indices[indices]
     block = _pick(source.array, indices)
     return block if source.raw else decode(block, source.array.attrs)
+
+
+def loaded(array: Any) -> Any:
+    """The values of an array that may be stored; None stays None."""
+    return take(array, np.arange(array.shape[0])) if is_stored(array) else array
 
 
 def scratch_folder() -> str | None:

@@ -28,7 +28,8 @@ from gramian.curves import kernel_error, path, spectrum
 from gramian.errors import InputError, StoreError
 from gramian.gram import KERNELS, GramOperator
 from gramian.job import COMMANDS, JobError, Rows, Stage
-from gramian.maps import bounded_step
+from gramian.kernels.scores import class_sums, error_sums, target_sums
+from gramian.maps import after, bounded_step
 from gramian.store.layout import (
     FORMAT,
     SIDE_ARRAYS,
@@ -637,7 +638,7 @@ class Use(Action):
             return found
         first = model.map.decoded_map(X)
         between = ArraySpec(first.shape, first.dtype)
-        return _after(first, model.estimator.row_map(between, **word), engine.spec_of(X))
+        return after(first, model.estimator.row_map(between, **word), engine.spec_of(X))
 
     def inputs(self) -> dict[str, Any]:
         found = super().inputs()
@@ -654,26 +655,6 @@ class Use(Action):
         if not self.model.promised:
             return self.row_map(self.model, X, "predict").step(name, X)
         return bounded_step(name, X, 8 * tail)
-
-
-def _after(first: engine.RowMap, second: engine.RowMap, X: ArraySpec) -> engine.RowMap:
-    """Rows through one map and then another, block by block."""
-    between = int(np.prod(first.tail)) * first.dtype.itemsize
-    scratch = 2 * between + first.scratch + second.scratch
-    out = int(np.prod(second.tail)) * second.dtype.itemsize
-    grid = Grid.for_rows(first.grid.size, X.row_bytes + out + scratch)
-    return engine.RowMap(
-        partial(_both, first.whole, second.whole),
-        grid,
-        second.tail,
-        second.dtype,
-        scratch=scratch,
-        flops=first.flops + second.flops,
-    )
-
-
-def _both(first: Any, second: Any, block: NDArray[Any]) -> NDArray[Any]:
-    return np.asarray(second(first(block)))
 
 
 class Predict(Use):
@@ -755,61 +736,24 @@ def _regression_scores(stage: Evaluate, model: Fitted, X: Any, sides: list[Any])
     row_map = stage.row_map(model, X, "predict")
     count = int(np.prod(engine.spec_of(sides[0]).shape[1:]))
     result = {"result": 8 * (2 * count + 1)}
-    weight, total = engine.row_sum(_target_sums, row_map.grid, *sides, name="means", **result)
-    errors = partial(_error_sums, row_map.whole, total / weight)
+    weight, total = engine.row_sum(target_sums, row_map.grid, *sides, name="means", **result)
+    errors = partial(error_sums, row_map.whole, total / weight)
     scratch = row_map.scratch + 5 * 8 * count
     missed, spread = engine.row_sum(errors, row_map.grid, X, *sides, name="errors", scratch=scratch, **result)
     r2 = 1 - missed / spread if (spread > 0).all() else np.full(count, np.nan)
     return {"r2": float(r2.mean()), "rmse": float(np.sqrt(missed.sum() / (weight[0] * count)))}
 
 
-def _target_sums(
-    y: NDArray[Any], w: NDArray[Any] | None = None
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    weights = np.ones(len(y)) if w is None else w.astype(np.float64)
-    return np.array([weights.sum()]), weights @ y.reshape(len(y), -1).astype(np.float64)
-
-
-def _error_sums(
-    predict: Callable[[NDArray[Any]], NDArray[Any]],
-    mean: NDArray[np.float64],
-    X: NDArray[Any],
-    y: NDArray[Any],
-    w: NDArray[Any] | None = None,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Weighted squares of the errors and of the targets about their mean."""
-    weights = np.ones(len(y)) if w is None else w.astype(np.float64)
-    y = y.reshape(len(y), -1).astype(np.float64)
-    return weights @ (y - predict(X).reshape(y.shape)) ** 2, weights @ (y - mean) ** 2
-
-
 def _class_scores(stage: Evaluate, model: Fitted, X: Any, sides: list[Any]) -> dict[str, float]:
     """The part of the rows whose class is right, and the mean log loss where there are probabilities."""
     response = stage.responses()[-1]
     row_map = stage.row_map(model, X, response)
-    one = partial(_class_sums, row_map.whole, model.estimator.classes_, response == "predict_proba")
+    one = partial(class_sums, row_map.whole, model.estimator.classes_, response == "predict_proba")
     weight, right, loss = engine.row_sum(
         one, row_map.grid, X, *sides, name="scores", scratch=row_map.scratch + 32, result=24
     )
     scores = {"accuracy": float(right[0] / weight[0])}
     return scores | ({"log_loss": float(loss[0] / weight[0])} if response == "predict_proba" else {})
-
-
-def _class_sums(
-    answer: Callable[[NDArray[Any]], NDArray[Any]],
-    classes: NDArray[Any],
-    probable: bool,
-    X: NDArray[Any],
-    labels: NDArray[Any],
-    w: NDArray[Any] | None = None,
-) -> tuple[NDArray[np.float64], ...]:
-    weights = np.ones(len(labels)) if w is None else w.astype(np.float64)
-    found, loss = answer(X), np.zeros(1)
-    if probable:
-        own = (found * (classes == labels[:, None])).sum(axis=1)  # 0 for a class that was not learnt
-        loss = np.array([-weights @ np.log(np.maximum(own, np.finfo(np.float64).eps))])
-        found = classes[found.argmax(axis=1)]
-    return np.array([weights.sum()]), np.array([weights @ (found == labels)]), loss
 
 
 def _write_json(path: str, facts: Mapping[str, Any]) -> None:

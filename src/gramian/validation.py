@@ -5,7 +5,7 @@ Each raises one line: the condition with the value that was found, and the remed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -149,3 +149,46 @@ def choice(value: Any, name: str, allowed: Sequence[Any]) -> Any:
     if not any(value is option or (type(value) is type(option) and value == option) for option in allowed):
         raise InputError(f"{name} is {value!r}", f"give one of {', '.join(map(repr, allowed))}")
     return value
+
+
+def refuse_no_weight(total: float) -> None:
+    """Weights that are all zero leave no row to fit to."""
+    if not total > 0:
+        raise InputError("sample_weight is zero for every row", "give a positive weight to at least one")
+
+
+def weights_block(block: NDArray[Any]) -> NDArray[np.float64]:
+    """Finite, non-negative weights as float64."""
+    weights = finite(floating(block, "sample_weight"), "sample_weight").astype(np.float64)
+    if (weights < 0).any():
+        raise InputError(f"sample_weight holds {weights.min():g}", "give weights of at least 0")
+    return weights
+
+
+def target_block(block: NDArray[Any]) -> NDArray[np.float64]:
+    """Finite targets as a float64 matrix (n, t)."""
+    target = finite(floating(block, "y"), "y").astype(np.float64)
+    return target[:, None] if target.ndim == 1 else target
+
+
+def candidates(value: Any, name: str, check: Callable[[Any, str], Any]) -> tuple[Any, ...] | None:
+    """None for "auto", else the checked candidates: one for a number, several for a sequence of them."""
+    if isinstance(value, str) and value == "auto":
+        return None
+    if isinstance(value, (tuple, list, np.ndarray)):
+        if not len(value):
+            raise InputError(f"{name} holds no candidate", "give at least one")
+        return tuple(check(candidate, name) for candidate in value)
+    if isinstance(value, str):
+        raise InputError(f"{name} is {value!r}", "give a number, several candidates or 'auto'")
+    return (check(value, name),)
+
+
+def positive(value: Any, name: str) -> float:
+    """A finite number above zero."""
+    return real(value, name, strict=True)
+
+
+def not_negative(value: Any, name: str) -> float:
+    """A finite number of at least zero."""
+    return real(value, name)

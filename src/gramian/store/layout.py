@@ -218,7 +218,9 @@ def _check_format(facts: Mapping[str, Any], path: str) -> None:
             "update gramian, or write the store again",
         )
     if facts.get("complete") is False:
-        raise StoreError(f"{path} was begun but not finished", "complete it with --resume, or write it again with --force")
+        raise StoreError(
+            f"{path} was begun but not finished", "complete it with --resume, or write it again with --force"
+        )
     if kind not in KINDS:
         raise StoreError(f"{path} is of kind {kind!r}, known are {', '.join(KINDS)}", "write the store again")
 
