@@ -35,13 +35,9 @@ from gramian.inputs import check_columns, check_rows, check_weights, refuse_lazy
 from gramian.kernels.rank_one import (
     FEATURE_BLOCK,
     PROBE_CACHE_BYTES,
-    draw_probes,
-    periodic_features,
-    project,
+    checked_vectors,
+    feature_block,
     projections_scratch,
-    sign_bits,
-    sign_features,
-    stack_vectors,
 )
 from gramian.maps import bounded_step
 from gramian.streams import Stream, seed_of
@@ -237,7 +233,7 @@ class GrassmannianRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMix
         out = np.dtype(np.uint8) if packed else np.dtype(dtype or given)
         scratch = projections_scratch((n, k), given) + 2 * wide * FEATURE_BLOCK * given.itemsize
         function = partial(
-            _feature_block,
+            feature_block,
             n_projections=self.n_projections_,
             nonlinearity=self.nonlinearity,
             omega=self.omega_,
@@ -253,7 +249,7 @@ class GrassmannianRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMix
             (total,),
             out,
             columns=Grid(total, step),
-            prepare=_checked_vectors,
+            prepare=checked_vectors,
             scratch=scratch,
             constant=min(-(-self.n_projections_ // FEATURE_BLOCK) * probes, PROBE_CACHE_BYTES) + 2 * probes,
             flops=4.0 * n_rows * n * k * self.n_projections_,
@@ -273,39 +269,6 @@ def _bases_shape(X: Any) -> tuple[int, int, int]:
     if len(shape) != 3 or 0 in shape or shape[2] > shape[1]:
         subspaces(np.empty(shape), "X")
     return shape[0], shape[1], shape[2]
-
-
-def _checked_vectors(bases: NDArray[Any]) -> NDArray[Any]:
-    """The basis vectors (N, k, n) of a block of subspaces."""
-    return stack_vectors(subspaces(bases, "X"))
-
-
-def _feature_block(
-    vectors: NDArray[Any],
-    *,
-    column: int,
-    n_projections: int,
-    nonlinearity: str,
-    omega: float | None,
-    packed: bool,
-    scale: float | None,
-    seed: int,
-    dtype: np.dtype[Any],
-) -> NDArray[Any]:
-    """One feature block of a block of subspaces."""
-    count = min(FEATURE_BLOCK, n_projections - column * FEATURE_BLOCK)
-    u = project(vectors, draw_probes(vectors.shape[2], count, seed, column, vectors.dtype))
-    if packed:
-        return sign_bits(u)
-    if nonlinearity == "periodic":
-        assert omega is not None
-        features = periodic_features(u, omega)
-    else:
-        features = sign_features(u) if nonlinearity == "sign" else u
-    features = features.astype(dtype, copy=False)
-    if scale is not None:
-        features *= features.dtype.type(scale)
-    return features
 
 
 def _sample_size(spec: ArraySpec) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from gramian.streams import Stream, generator
+from gramian.validation import subspaces
 
 Array = NDArray[Any]
 
@@ -229,3 +230,36 @@ def sign_bits(u: Array) -> NDArray[np.uint8]:
     array([[5]], dtype=uint8)
     """
     return np.packbits(u >= 0, axis=1, bitorder="little")
+
+
+def checked_vectors(bases: NDArray[Any]) -> NDArray[Any]:
+    """The basis vectors (N, k, n) of a block of subspaces."""
+    return stack_vectors(subspaces(bases, "X"))
+
+
+def feature_block(
+    vectors: NDArray[Any],
+    *,
+    column: int,
+    n_projections: int,
+    nonlinearity: str,
+    omega: float | None,
+    packed: bool,
+    scale: float | None,
+    seed: int,
+    dtype: np.dtype[Any],
+) -> NDArray[Any]:
+    """One feature block of a block of subspaces."""
+    count = min(FEATURE_BLOCK, n_projections - column * FEATURE_BLOCK)
+    u = project(vectors, draw_probes(vectors.shape[2], count, seed, column, vectors.dtype))
+    if packed:
+        return sign_bits(u)
+    if nonlinearity == "periodic":
+        assert omega is not None
+        features = periodic_features(u, omega)
+    else:
+        features = sign_features(u) if nonlinearity == "sign" else u
+    features = features.astype(dtype, copy=False)
+    if scale is not None:
+        features *= features.dtype.type(scale)
+    return features
