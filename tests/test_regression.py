@@ -9,7 +9,7 @@ from sklearn.linear_model import Lasso, Ridge
 from sklearn.model_selection import KFold, ShuffleSplit
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from gramian import engine
+from gramian import components, engine
 from gramian.blocks import ArraySpec
 from gramian.errors import GramianWarning, InputError
 from gramian.features import HALPrincipalComponents
@@ -373,6 +373,19 @@ def test_a_random_state_that_is_an_instance_leaves_a_seed():
     np.testing.assert_array_equal(model.predict(X), again.predict(X))
 
 
+@pytest.mark.parametrize("max_degree", ["auto", (1, 2)])
+def test_a_recorded_pass_is_not_repeated(max_degree, tmp_path, monkeypatch):
+    X, y = drawn(700)
+    model = PCHARRegressor(
+        solver="nystroem", n_knots=50, n_landmarks=30, max_degree=max_degree, random_state=0
+    )
+    with blocks_of(1 << 17), engine.session(run=tmp_path / "fit.run", stage="fit"):
+        first = clone(model).fit(X, y)
+    monkeypatch.setattr(components, "_landmark_grams", refuse)
+    with blocks_of(1 << 17), engine.session(run=tmp_path / "fit.run", stage="fit"):
+        assert_same_bits(clone(model).fit(X, y).dual_coef_, first.dual_coef_)
+
+
 # -------------------------------------------------------------------------------------- bad inputs
 
 
@@ -394,7 +407,11 @@ def broken(**changes):
         ({}, {"y": np.ones(20)}, "y is constant"),
         ({}, {"sample_weight": -np.ones(20)}, "sample_weight holds -1"),
         ({}, {"sample_weight": np.zeros(20)}, "sample_weight is zero for every row"),
-        ({"cv": KFold(2)}, {"sample_weight": np.repeat([0.0, 1.0], 10)}, "split . .*all have weight"),
+        (
+            {"cv": KFold(2)},
+            {"sample_weight": np.repeat([1.0, 0.0], 10)},
+            "the training rows of split 0 all have weight zero",
+        ),
         ({}, {"groups": np.arange(20) % 3}, "cv is 5 for 3 groups"),
     ],
 )

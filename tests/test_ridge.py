@@ -244,6 +244,7 @@ def test_scaled_features_of_a_store_are_those_that_a_reader_sees():
 # ------------------------------------------------------------------------------------------- plans
 
 
+@pytest.mark.filterwarnings("ignore:alpha")
 @pytest.mark.parametrize("features", [64, 512])
 def test_the_plan_is_that_of_the_sum(features, monkeypatch):
     from gramian import engine

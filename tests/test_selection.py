@@ -15,6 +15,7 @@ from gramian.selection import (
     count_parts,
     make_folds,
     refuse_constant,
+    refuse_empty,
     relative_scores,
     variances,
     warn_edge,
@@ -185,18 +186,17 @@ def test_the_table_has_the_keys_and_values_of_a_grid_search():
 
 def test_scores_are_relative_to_the_variance():
     errors = np.array([[8.0, 30.0], [0.0, 0.0]])
-    np.testing.assert_allclose(
-        relative_scores(errors, 4.0, np.array([2.0, 10.0]), 0), [1 - (1 + 0.75) / 2, 1]
-    )
+    np.testing.assert_allclose(relative_scores(errors, 4.0, np.array([2.0, 10.0])), [1 - (1 + 0.75) / 2, 1])
 
 
 def test_a_constant_target_counts_as_perfect():
-    np.testing.assert_allclose(relative_scores(np.array([[8.0, 0.0]]), 4.0, np.array([2.0, 0.0]), 0), [0.5])
+    np.testing.assert_allclose(relative_scores(np.array([[8.0, 0.0]]), 4.0, np.array([2.0, 0.0])), [0.5])
 
 
-def test_test_rows_without_weight_are_refused():
-    with pytest.raises(InputError, match="the test rows of split 2 all have weight 0"):
-        relative_scores(np.zeros((1, 1)), 0.0, np.ones(1), 2)
+@pytest.mark.parametrize(("train", "test", "side"), [(0.0, 1.0, "training"), (1.0, 0.0, "test")])
+def test_rows_of_a_split_without_weight_are_refused(train, test, side):
+    with pytest.raises(InputError, match=f"the {side} rows of split 2 all have weight zero"):
+        refuse_empty(2, train, test)
 
 
 def test_rounding_is_no_variance():

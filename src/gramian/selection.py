@@ -236,7 +236,7 @@ def _table(
 
 
 def relative_scores(
-    errors: NDArray[np.float64], weight: float, variance: NDArray[np.float64], split: int
+    errors: NDArray[np.float64], weight: float, variance: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """1 - mean squared error / variance, averaged over the targets: R2 against the mean of all rows.
 
@@ -249,13 +249,18 @@ def relative_scores(
     variance : (t,) float64
         Of each target over all rows, so that the score is also defined for a single test row, and
         no target counts more than another by its unit.
-    split : int
-        For the message.
     """
-    if weight <= 0:
-        raise InputError(f"the test rows of split {split} all have weight 0", "give other folds or weights")
     relative = np.divide(errors, weight * variance, out=np.zeros_like(errors), where=variance > 0)
     return np.asarray(1.0 - relative.mean(axis=1))
+
+
+def refuse_empty(split: int, train: float, test: float) -> None:
+    """Both sides of a split need a row with a weight; `train` and `test` are the sums of their weights."""
+    for side, weight in (("training", train), ("test", test)):
+        if not weight > 0:
+            raise InputError(
+                f"the {side} rows of split {split} all have weight zero", "give other folds or weights"
+            )
 
 
 def variances(squares: NDArray[np.float64], weight: float, mean: NDArray[np.float64]) -> NDArray[np.float64]:
