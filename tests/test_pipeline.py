@@ -409,6 +409,15 @@ def test_a_plan_of_a_made_model_counts_the_blocks_of_its_rows(done, data):
     assert (step.tasks, step.written) == (1, 8 * ROWS)
 
 
+def test_a_local_cluster_shares_what_the_limit_leaves_beside_the_driver():
+    place = pipeline.Place.of(Cluster(workers=2), 1000, 200)
+    assert (place.workers, place.threads, place.memory_limit) == (2, 1, 400)
+
+
+def test_a_running_cluster_is_not_measured_by_this_machine():
+    assert pipeline.Place.of(Cluster(scheduler="tcp://a:1"), None, 200).memory_limit is None
+
+
 # ---------------------------------------------------------------- words that are wrong
 
 FAULTS = {

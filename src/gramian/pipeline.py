@@ -88,7 +88,12 @@ class Place:
 
     @classmethod
     def of(cls, where: Cluster, max_memory: int | None, driver_bytes: int) -> Place:
-        """The local cluster that the words mean, their gaps filled from this machine."""
+        """The cluster that the words mean, the gaps of a local one filled from this machine.
+
+        Of a running cluster nothing is known before it is joined; the engine then looks at its workers.
+        """
+        if where.scheduler is not None:
+            return cls(where.workers or 1, where.threads or 1, where.memory_limit, where.scheduler)
         workers = dask.system.CPU_COUNT if where.workers is None else where.workers
         if workers == 0:
             return cls(0, where.threads or dask.system.CPU_COUNT, None)
@@ -96,7 +101,7 @@ class Place:
         if limit is None:
             whole = max_memory if max_memory is not None else int(SHARE * psutil.virtual_memory().available)
             limit = max(1, (whole - driver_bytes) // workers)
-        return cls(workers, where.threads or 1, limit, where.scheduler)
+        return cls(workers, where.threads or 1, limit)
 
 
 @dataclass(frozen=True)

@@ -98,10 +98,11 @@ def _kernel_error(series: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Figur
         _plain_ticks(axes.yaxis, _decades([value for _, curve in series for value in curve["error"]]))
         axes.legend(frameon=False)
 
-    pairs = min(curve["pairs"] for _, curve in series)
+    counts = sorted({curve["pairs"] for _, curve in series})
+    pairs = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
     caption = (
         "Mean absolute difference between the kernel and its estimate from the first m random projections, "
-        f"on {pairs:,} or more pairs of subspaces. The estimate is unbiased, so the error falls as 1/√m."
+        f"on {pairs} pairs of subspaces. The estimate is unbiased, so the error falls as 1/√m."
     )
     return [Figure("Kernel error against the number of projections", _svg(draw, "kernel-error"), caption)]
 
@@ -155,7 +156,8 @@ def _path(series: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Figure]:
                 [curve["chosen"]], [best[1]], "o", color=COLOURS[1], label=f"chosen: {curve['chosen']:.3g}"
             )
             axes.set(xscale="log", xlabel="alpha", ylabel=f"cross-validated {curve['metric']}")
-            axes.set_ylim(bottom=max(min(low), max(scores) - DEPTH))
+            margin = 0.05 * (max(high) - min(low))
+            axes.set_ylim(bottom=max(min(low) - margin, max(scores) - DEPTH))
             axes.legend(frameon=False)
 
         caption = (
