@@ -162,6 +162,10 @@ def test_a_tie_goes_to_the_simpler():
     assert choose(PARAMS, np.array([[0.1, 0.5, 0.5]]), "best").index == 1
 
 
+def test_rounding_does_not_decide():
+    assert choose(PARAMS, np.array([[0.1, 0.5, 0.5 + 1e-14]]), "best").index == 1
+
+
 def test_one_standard_error_takes_the_simplest_within_it():
     scores = np.array([[0.6, 0.85, 0.9], [0.6, 0.65, 0.7]])  # best .8, its standard error .1
     assert choose(PARAMS, scores, "one_se").index == 1

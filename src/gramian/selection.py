@@ -20,6 +20,7 @@ from gramian.streams import Stream, generator
 from gramian.validation import choice, integer
 
 SELECTIONS = ("best", "one_se")
+ROUNDING = 1e-12  # of a mean score, from sums: what differs by less is a tie
 
 
 # ------------------------------------------------------------------------------------------- folds
@@ -216,7 +217,7 @@ def choose(params: Sequence[dict[str, Any]], scores: NDArray[np.float64], select
     """
     choice(selection, "selection", SELECTIONS)
     mean = scores.mean(axis=0)
-    index = int(np.argmax(mean))
+    index = int(np.argmax(mean >= mean.max() - ROUNDING))
     if selection == "one_se" and len(scores) > 1:
         error = scores[:, index].std(ddof=1) / np.sqrt(len(scores))
         index = int(np.argmax(mean >= mean[index] - error))
