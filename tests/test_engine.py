@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import pickle
 import signal
 import threading
 import time
@@ -19,7 +20,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gramian import cluster, dispatch, engine, maps
+from gramian import cluster, dispatch, engine, maps, sources
 from gramian.blocks import Grid
 from gramian.errors import ClusterError, InputError, InputTypeError, PlanError
 from gramian.store.layout import create_array
@@ -140,6 +141,25 @@ def test_side_arrays_of_numpy_stand_beside_zarr_on_a_cluster(client: Any, tmp_pa
     array, y = data(), np.arange(float(ROWS))
     found = engine.row_sum(weighted, GRID, zarr_of(array, tmp_path / "x.zarr", (100, 6)), y)
     assert np.array_equal(found[0], engine.row_sum(weighted, GRID, array, y)[0])
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_large_constants_travel_as_files_and_give_the_same_bits(
+    client: Any, order: str, tmp_path: Path
+) -> None:
+    constant = np.asarray(np.random.default_rng(5).standard_normal((6, 20_000)), order=order)
+    function = functools.partial(projected, constant=constant)
+    array = data()
+    found = engine.row_sum(function, GRID, zarr_of(array, tmp_path / "x.zarr", (100, 6)))
+    assert np.array_equal(found[0], engine.row_sum(function, GRID, array)[0])
+    with sources.scratch() as place:
+        shipped = sources.ship(function, place)
+        assert len(pickle.dumps(shipped)) < 10_000
+        assert np.array_equal(shipped(array[:5])[0], function(array[:5])[0])
+
+
+def projected(block: np.ndarray, constant: np.ndarray) -> tuple[np.ndarray, ...]:
+    return ((block @ constant).sum(axis=0),)
 
 
 def weighted(block: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:

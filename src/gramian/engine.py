@@ -41,6 +41,7 @@ from gramian.sources import (
     row_source,
     rows_of_size,
     scratch,
+    ship,
     spec_of,
     take,
 )
@@ -219,7 +220,12 @@ class _Operation:
         arrays = stack.enter_context(staged(*sources))
         self.client = None if all(in_memory(array) for array in arrays) else active_client()
         self.sources = [row_source(array) for array in arrays]
+        self._place = stack.enter_context(scratch())
         _admit(step, self.client)
+
+    def keep(self, array: Block, step: int) -> zarr.Array[Any]:
+        """An array as a file that every worker can read, until the operation ends."""
+        return self._place.keep(array, step)
 
     def alone(self, rows: slice) -> tuple[RowSource, ...]:
         """What a task needs to read these rows, wherever it runs."""
@@ -232,6 +238,8 @@ class _Operation:
     ) -> Iterator[tuple[tuple[Any, ...], Any]]:
         """Results as they come; progress is told and records are flushed on the way."""
         run, tell = self.session.run, self.session.on_progress
+        if self.client is not None:
+            function = ship(function, self._place)
         idle = run.flush_if_due if run is not None else (lambda: None)
         if tell:
             tell(Progress(self.name, done, total))
@@ -674,8 +682,7 @@ def tile_product(tile_map: TileMap, V: Block, X: Any, Y: Any = None, *, name: st
         operation = _Operation(step, _given(X, Y), stack)
         vectors: RowSource = Memory(V)
         if operation.client is not None and V.nbytes > STAGED:
-            place = stack.enter_context(scratch())
-            vectors = Stored(place.keep(V, tile_map.across.step))
+            vectors = Stored(operation.keep(V, tile_map.across.step))
         groups = list(tile_map.groups())
         one = functools.partial(_product_group, tile_map, groups, vectors, *_pair(operation))
         out = np.zeros((n, width))

@@ -6,14 +6,19 @@ so that everybody sees what ``transform`` returns.
 
 from __future__ import annotations
 
+import functools
+import io
+import pickle
 import tempfile
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import dask
 import numpy as np
 import zarr
@@ -25,6 +30,7 @@ from gramian.errors import InputError, InputTypeError
 from gramian.store.layout import create_array
 from gramian.store.writer import write_block
 
+CONSTANT = 256 << 10  # larger arrays within a function travel to remote workers as files
 STAGED = 1 << 20  # larger constants travel to remote workers as files, not within the tasks
 
 
@@ -309,3 +315,62 @@ def lives_in_memory(array: zarr.Array[Any]) -> bool:
 def rows_of_size(spec: ArraySpec, target: int) -> int:
     """Rows of about ``target`` bytes, at least one."""
     return max(1, target // max(1, prod(spec.shape[1:]) * spec.dtype.itemsize))
+
+
+# ------------------------------------------------------------------ large constants within functions
+
+
+class _Packer(cloudpickle.Pickler):
+    """Pickles a function for its way to the workers, its large arrays left in files beside it."""
+
+    def __init__(self, file: io.BytesIO, place: Scratch) -> None:
+        super().__init__(file)
+        self._place = place
+        self._kept: dict[int, tuple[Any, ...]] = {}
+
+    def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
+        if type(value) is not np.ndarray or value.nbytes <= CONSTANT or value.dtype.kind not in "fiub":
+            return None
+        if id(value) not in self._kept:
+            turned = value.flags.f_contiguous and not value.flags.c_contiguous  # BLAS sees the difference
+            rows = value.T if turned else value
+            kept = self._place.keep(rows, max(1, (8 << 20) * len(rows) // rows.nbytes))
+            self._kept[id(value)] = (kept, turned, value)  # the value too: its id must stay its own
+        return self._kept[id(value)][:2]
+
+    @property
+    def count(self) -> int:
+        """Arrays left in files."""
+        return len(self._kept)
+
+
+class _Unpacker(pickle.Unpickler):
+    def persistent_load(self, pid: Any) -> NDArray[Any]:
+        array, turned = pid
+        values = np.asarray(array[:])
+        return values.T if turned else values
+
+
+@functools.lru_cache(maxsize=2)
+def _unpacked(token: str, packed: bytes) -> Callable[..., Any]:  # noqa: ARG001  the token stands for the bytes
+    function: Callable[..., Any] = _Unpacker(io.BytesIO(packed)).load()
+    return function
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A function whose large arrays a worker reads once, from the files they were left in."""
+
+    token: str
+    packed: bytes
+
+    def __call__(self, *arguments: Any) -> Any:
+        return _unpacked(self.token, self.packed)(*arguments)
+
+
+def ship(function: Callable[..., Any], place: Scratch) -> Callable[..., Any]:
+    """The function as it travels in every task: itself, or without its large arrays."""
+    file = io.BytesIO()
+    packer = _Packer(file, place)
+    packer.dump(function)
+    return Shipped(uuid.uuid4().hex, file.getvalue()) if packer.count else function
