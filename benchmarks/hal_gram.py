@@ -128,11 +128,11 @@ def measure(
             times[name].append((*form.time(rows, degree, CALLS), *other))
     for name, turn in times.items():
         a, a_cpu, b, b_cpu = (statistics.median(column) for column in zip(*turn, strict=True))
-        ratio = statistics.median(row[2] / row[0] for row in turn)
+        wall, cpu = (statistics.median(row[k + 2] / row[k] for row in turn) for k in (0, 1))
         degrees = "all degrees" if degree == d else f"degree {degree}"
         print(
             f"| HAL Gram, n = {n}, d = {d}, {degrees}, {name} | {a * 1e3:.1f} ms ({a_cpu * 1e3:.1f} CPU) "
-            f"| {b:.2f} s ({b_cpu:.2f} CPU), hapc | {ratio:.0f}x |",
+            f"| {b:.2f} s ({b_cpu:.2f} CPU), hapc | {wall:.0f}x ({cpu:.0f}x CPU) |",
             flush=True,
         )
 

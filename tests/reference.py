@@ -104,7 +104,7 @@ def hal_kernel(X, Y, knots, max_degree=None, knot_weights=None):
 
 
 def hal_basis(X, knots):
-    """Indicators of x_s >= knot_s for every knot and every non-empty set s of coordinates: (n, m (2^d - 1))."""
+    """Indicators of x_s >= knot_s, every knot, every non-empty set s of coordinates: (n, m (2^d - 1))."""
     d = X.shape[1]
     sets = [s for size in range(1, d + 1) for s in combinations(range(d), size)]
     columns = [(knot, list(s)) for knot in knots for s in sets]

@@ -26,6 +26,7 @@ ALL, UPPER, DIAGONAL = range(3)  # the part of a tile that is wanted
 LARGEST = 10**300  # bound of an entry: its sums and products stay in float64
 UNROLLED = 128  # covariates beyond which the unrolled tile takes too long to compile
 PASS_BYTES = 20_000  # planes of a block of rows that one pass reads again and again: the first cache
+PLAIN_BYTES = 80_000  # the same for the plain loops, which are slow over few words
 TABLE_BYTES = 1 << 20  # prefix table of one coordinate: the second cache
 
 
@@ -225,8 +226,6 @@ def hal_kernel(
     if Y is not None and knots is None:
         raise InputError("Y is given without knots", "give knots=, the training rows or some of them")
     knots = X if knots is None else matrix(knots, "knots", columns=X.shape[1])
-    if knot_weights is not None:
-        knot_weights = _checked_weights(knot_weights, len(knots))
     a = knot_planes(X, knots, knot_weights)
     b = a if Y is None else knot_planes(matrix(Y, "Y", columns=X.shape[1]), knots, knot_weights)
     return hal_tile(a, b, max_degree=max_degree, out=out)
@@ -245,13 +244,15 @@ def _add_tile(a: KnotPlanes, b: KnotPlanes, max_degree: int | None, part: int, o
         )
     _check_size(d, degree, a.total)
     weights = _digit_weights(d, degree)
-    passes = _passes(a.last, a.scales, max(1, PASS_BYTES // (64 * d)))
-    if d > UNROLLED or _jit.plain():
-        plain = np.array([weight or 0.0 for weight in weights])
-        _hal.add_tile_plain(a.words, b.words, *passes, plain, part, out)
-    else:
+    unrolled = d <= UNROLLED and not _jit.plain()
+    longest = max(1, (PASS_BYTES if unrolled else PLAIN_BYTES) // (64 * d))
+    passes = _passes(a.last, a.scales, longest)
+    if unrolled:
         edge = _aligned((LANES, LANES)).view(np.float64)
         _hal.add_tile(a.words, b.words, *passes, weights, part, edge, out)
+    else:
+        plain = np.array([weight or 0.0 for weight in weights])
+        _hal.add_tile_plain(a.words, b.words, *passes, plain, part, out)
 
 
 def _check_size(d: int, degree: int, total: float) -> None:
@@ -286,14 +287,14 @@ def _digit_weights(d: int, degree: int) -> tuple[float | None, ...]:
 def _passes(
     last: NDArray[np.int64], scales: Float64, longest: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Float64]:
-    """First word, end and weight of each pass: runs of at most ``longest`` words within one group."""
+    """First word, end and weight of each pass: even runs of at most ``longest`` words of one group."""
     firsts, lasts, weights = [], [], []
     for start, stop, scale in zip([0, *last[:-1]], last, scales, strict=True):
-        for first in range(start, stop, longest):
-            firsts.append(first)
-            lasts.append(min(stop, first + longest))
-            weights.append(scale)
-    return np.array(firsts, np.int64), np.array(lasts, np.int64), np.array(weights)
+        cuts = np.linspace(start, stop, -(-(stop - start) // longest) + 1).astype(np.int64)
+        firsts += [*cuts[:-1]]
+        lasts += [*cuts[1:]]
+        weights += [scale] * (len(cuts) - 1)
+    return np.array(firsts), np.array(lasts), np.array(weights)
 
 
 def _groups(n_knots: int, knot_weights: Array | None) -> list[tuple[float, NDArray[np.intp]]]:
@@ -303,6 +304,7 @@ def _groups(n_knots: int, knot_weights: Array | None) -> list[tuple[float, NDArr
     """
     if knot_weights is None:
         return [(1.0, np.arange(n_knots))]
+    knot_weights = _checked_weights(knot_weights, n_knots)
     members = np.flatnonzero(knot_weights)
     if not members.size:
         return [(0.0, np.arange(n_knots))]
