@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 FEATURE_BLOCK = 256  # projections that are drawn together
 PROBE_CACHE_BYTES = 64 << 20  # probes that a process keeps, at most
-PANEL = 8 << 20  # bytes of basis vectors that one product takes
+PANEL = 1024  # basis vectors that one product takes: what it gives stays in the cache
 
 
 class _ProbeCache:
@@ -146,7 +146,7 @@ def project(vectors: Array, probes: Array) -> Array:
     """
     (N, k, n), m = vectors.shape, probes.shape[1]
     both = probes.reshape(2 * m, n).T
-    rows = min(N, max(1, PANEL // (n * k * vectors.itemsize)))
+    rows = min(N, max(1, PANEL // k))
     products = np.empty((rows, k, 2 * m), vectors.dtype)
     u = np.empty((N, m), vectors.dtype)
     for i in range(0, N, rows):
