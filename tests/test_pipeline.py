@@ -208,6 +208,35 @@ def test_sign_features_are_packed_unless_told_otherwise(classes, tmp_path):
     np.testing.assert_array_equal(bits, plain[:] > 0)
 
 
+def test_the_hamming_kernel_reads_packed_signs_and_some_of_their_rows(classes, tmp_path):
+    stages = {
+        "signs": {
+            "command": "featurize",
+            "store": "classes.zarr",
+            "features": "sign",
+            "set": {"n_projections": 20, "random_state": 0},
+        },
+        "whole": {"command": "gram", "store": "signs", "kernel": "hamming"},
+        "part": {"command": "gram", "store": "signs", "kernel": "hamming", "rows": "10:30"},
+    }
+    job = job_of(classes.parent / "run", stages, classes.parent)
+    pipeline.run(job)
+    whole, part = (open_dataset(f"{job.path}/{name}.zarr").gram[:] for name in ("whole", "part"))
+    bits = np.unpackbits(
+        open_dataset(f"{job.path}/signs.zarr").features[:], axis=1, count=20, bitorder="little"
+    )
+    np.testing.assert_allclose(whole, 1 - 2 * (bits[:, None] != bits).mean(axis=2), atol=1e-6)
+    np.testing.assert_array_equal(part, whole[10:30, 10:30])
+
+
+def test_the_hamming_kernel_refuses_features_that_are_not_packed(classes, tmp_path):
+    run_one(
+        "featurize", classes, "periodic", tmp_path / "f.zarr", set={"n_projections": 8, "random_state": 0}
+    )
+    with pytest.raises(InputError, match="features that are not packed"):
+        run_one("gram", tmp_path / "f.zarr", "hamming", tmp_path / "g.zarr")
+
+
 def test_scores_without_an_output_leave_nothing(done, data):
     before = sorted(data.parent.rglob("*"))
     outcome = run_one("evaluate", data, f"{done.path}/model.zarr", rows="test")

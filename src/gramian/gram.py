@@ -612,6 +612,8 @@ def _spec(kernel: Kernel, rows: Any) -> ArraySpec:
 
 def _as_stored(rows: Any) -> Any:
     """Stored features without the decoding that its attributes ask for."""
+    if isinstance(rows, engine.Selected):
+        return engine.Selected(_as_stored(rows.array), rows.indices)
     return engine.Raw(rows) if isinstance(rows, zarr.Array) else rows
 
 

@@ -222,10 +222,10 @@ def row_source(array: Any) -> RowSource:
         inner = array.array
         return Stored(inner, raw=True) if isinstance(inner, zarr.Array) else row_source(inner)
     if isinstance(array, Selected):
-        inner = array.array
-        if isinstance(inner, zarr.Array):
-            return Stored(inner, indices=np.asarray(array.indices))
-        return Memory(np.asarray(inner)[array.indices])
+        source = row_source(array.array)
+        if isinstance(source, Stored):
+            return Stored(source.array, source.raw, np.asarray(array.indices))
+        return Memory(source.array[array.indices])
     if isinstance(array, zarr.Array):
         return Stored(array)
     return Memory(np.asarray(array))

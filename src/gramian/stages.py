@@ -130,6 +130,8 @@ class Source:
         What the features were made with, fitted or still to be fitted.
     classes : int
         The number of names that the labels have, 0 where that is not known.
+    n_bits : int
+        Of packed features, 0 where they are not packed.
     """
 
     path: str
@@ -137,6 +139,7 @@ class Source:
     split: NDArray[Any] | None = None
     map: Any = None
     classes: int = 0
+    n_bits: int = 0
 
     @classmethod
     def open(cls, path: str) -> Source:
@@ -148,7 +151,13 @@ class Source:
             None if data.split is None else np.asarray(data.split[:]),
             None if data.map is None else models.load_map(open_store(path)),
             len(data.classes or ()),
+            _bits_of(data.features),
         )
+
+
+def _bits_of(features: zarr.Array[Any] | None) -> int:
+    found: Any = 0 if features is None else features.attrs.get("n_bits", 0)
+    return int(found)
 
 
 class View:
@@ -453,7 +462,8 @@ class Featurize(Action):
         assert self.stage.out is not None
         stored = self.map.expected(self.view.spec(self.name))[1]
         specs = {"features": stored, **self.view.side_specs()}
-        return Source(self.stage.out, specs, self.view.split(), self.map, self.view.source.classes)
+        n_bits = stored.shape[1] if getattr(self.map, "packed", False) else 0
+        return Source(self.stage.out, specs, self.view.split(), self.map, self.view.source.classes, n_bits)
 
     def run(self, session: Session, run: Run | None, *, force: bool) -> dict[str, Any]:
         assert self.stage.out is not None
@@ -498,36 +508,45 @@ class Gram(Action):
                 )
         self.kernel = kernel
         self.name = self.view.first((kernel.reads,), f"the {stage.what} kernel is one of {kernel.reads}")
+        if self.kernel.reads == "features" and not self.view.source.n_bits:
+            raise InputError(f"{stage.store} has features that are not packed", "make sign features, packed")
 
     def _operator(self, X: Any) -> GramOperator:
         return GramOperator(X, kernel=self.kernel.name, **self.stage.set)
+
+    def _planned(self) -> tuple[ArraySpec, GramOperator]:
+        """What is read, as it is stored, and the matrix."""
+        spec, n_bits = self.view.spec(self.name), self.view.source.n_bits
+        if self.kernel.reads != "features":
+            return spec, self._operator(spec)
+        spec = ArraySpec((spec.shape[0], -(-n_bits // 8)), np.dtype(np.uint8), spec.chunks)
+        return spec, GramOperator(spec, kernel=self.kernel.name, **{"n_bits": n_bits, **self.stage.set})
 
     def reads(self) -> list[str]:
         return [self.name]
 
     def plan(self) -> Plan:
-        X = self.view.spec(self.name)
-        return Plan((self._operator(X).tile_map.step("gram", X),)) + _copy_plan(self.view)
+        X, operator = self._planned()
+        return Plan((operator.tile_map.step("gram", X),)) + _copy_plan(self.view)
 
     def promise(self) -> Source:
         assert self.stage.out is not None
-        tile_map = self._operator(self.view.spec(self.name)).tile_map
+        tile_map = self._planned()[1].tile_map
         chunks = tuple(grid.step for grid in tile_map.grids)
         spec = ArraySpec(tile_map.shape, tile_map.dtype, chunks)
         specs = {"gram": spec, **self.view.side_specs()}
         return Source(self.stage.out, specs, self.view.split(), classes=self.view.source.classes)
 
     def run(self, session: Session, run: Run | None, *, force: bool) -> dict[str, Any]:
-        X = self.view.array(self.name)
-        tile_map = self._operator(X).tile_map
+        operator = self._operator(self.view.array(self.name))
+        tile_map = operator.tile_map
         parameters = {name: value for name, value in self.stage.set.items() if name != "knots"}
         group = self._group({"kernel": self.kernel.name, "parameters": parameters}, force=force)
         out = create_array(group, "gram", tile_map.shape, tile_map.dtype, tile_map.grids)
         copy_side_arrays(open_dataset(self.view.source.path), group, rows=self.view.indices)
         self._record(run, group, written=("gram",))
-        source = engine.Raw(X) if self.kernel.reads == "features" else X
         with session(""):
-            engine.write_tiles(tile_map, out, source, name="gram")
+            engine.write_tiles(tile_map, out, *operator.sources, name="gram")
         self._finish(group)
         return {"shape": list(tile_map.shape)}
 
