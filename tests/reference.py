@@ -42,6 +42,11 @@ def periodic_kernel(U, V, omega):
     return np.linalg.det(np.eye(len(U)) + omega**2 * D @ D) ** -0.5
 
 
+def projection_rbf_kernel(U, V, omega):
+    """exp(-w^2 / 2 ||P - Q||_F^2) of the projectors of two bases."""
+    return np.exp(-(omega**2) / 2 * np.linalg.norm(U @ U.T - V @ V.T) ** 2)
+
+
 def sign_kernel(U, V, n_samples, rng):
     """1 - (2/pi) E[angle(Pg, Qg)] over Gaussian g, and the standard error of the mean."""
     U, V = unpadded(U), unpadded(V)

@@ -55,6 +55,17 @@ class TestPeriodic(FloatKernelContract):
         return reference.periodic_kernel(x, y, 0.8)
 
 
+class TestProjectionRBF(FloatKernelContract):
+    name = "projection-rbf"
+    parameters: ClassVar[dict] = {"omega": 0.8}
+
+    def rows(self, rng, count):
+        return orthonormal_bases(rng, count, 7, 2)
+
+    def value(self, x, y):
+        return reference.projection_rbf_kernel(x, y, 0.8)
+
+
 class TestHamming(KernelContract):
     name = "hamming"
     parameters: ClassVar[dict] = {"n_bits": 75}
@@ -347,9 +358,7 @@ def test_stored_rectangle_cannot_be_centred(K):
 
 
 def test_unknown_kernel_is_refused_with_the_list(X):
-    with pytest.raises(
-        InputError, match="kernel is 'rbf'; give one of 'hal', 'projection', 'periodic', 'hamming'"
-    ):
+    with pytest.raises(InputError, match=f"kernel is 'rbf'; give one of {', '.join(map(repr, KERNELS))}"):
         gram(X, kernel="rbf")
 
 

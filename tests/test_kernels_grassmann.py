@@ -16,6 +16,7 @@ from gramian.kernels.grassmann import (
     periodic_tile,
     principal_angles,
     projection_kernel,
+    projection_rbf_kernel,
     projection_tile,
     stack_bases,
 )
@@ -135,6 +136,19 @@ class ThePeriodicKernel(AnExactKernel):
         sines = np.sin(principal_angles(X, Y))
         wanted = np.prod(1 / (1 + self.omega**2 * sines**2), axis=2)
         np.testing.assert_allclose(self.kernel(X, Y), wanted, rtol=1e-12)
+
+
+class TestProjectionRBFKernel(AnExactKernel):
+    kernel = staticmethod(partial(projection_rbf_kernel, omega=0.7))
+
+    @staticmethod
+    def literal(U, V):
+        return reference.projection_rbf_kernel(U, V, 0.7)
+
+    def test_is_the_limit_of_the_periodic_kernel_at_small_frequencies(self):
+        X = bases(20, 9, 3)
+        near = projection_rbf_kernel(X, omega=0.01) - periodic_kernel(X, omega=0.01)
+        assert np.abs(near).max() < 1e-7
 
 
 class TestPeriodicKernelBelowOne(ThePeriodicKernel):

@@ -27,6 +27,8 @@ from gramian.kernels.grassmann import (
     periodic_kernel,
     periodic_tile,
     projection_kernel,
+    projection_rbf_kernel,
+    projection_rbf_tile,
     projection_tile,
     stack_bases,
 )
@@ -189,6 +191,7 @@ _TABLE = (
     Kernel("hal", hal_kernel, _KNOTS, hal_tile, _settle_knots, hal_diagonal),
     Kernel("projection", projection_kernel, _BASES, projection_tile),
     Kernel("periodic", periodic_kernel, _BASES, periodic_tile),
+    Kernel("projection-rbf", projection_rbf_kernel, _BASES, projection_rbf_tile),
     Kernel("hamming", hamming_kernel, _WORDS, hamming_tile, _settle_bits),
 )
 
