@@ -21,8 +21,8 @@ from gramian.validation import real, subspace_dimensions, subspaces
 
 Array = NDArray[Any]
 
-PANEL = 512  # basis vectors on a side of one product C: it stays in the cache while it is reduced
-LANES = 32  # subspaces of a panel come in multiples of this, and compiled code takes as many at a time
+PANEL = 1024  # basis vectors on a side of one product C, which is reduced while it is in the cache
+GROUP = 128  # bytes of one number of as many subspaces as compiled code takes at a time
 RESIDUALS = 8 << 20  # bytes of residuals that principal_angles holds at a time
 
 
@@ -62,7 +62,8 @@ def stack_bases(X: Array) -> Bases:
         Orthonormal bases, not checked here.
     """
     _, n, k = X.shape
-    rows = max(LANES, PANEL // k // LANES * LANES)
+    lanes = GROUP // X.itemsize
+    rows = max(lanes, PANEL // k // lanes * lanes)
     panels = tuple(
         np.ascontiguousarray(X[i : i + rows].transpose(2, 0, 1)).reshape(-1, n)
         for i in range(0, len(X), rows)
@@ -360,8 +361,8 @@ def _tile(a: Bases, b: Bases, reduce: Callable[[Array, Array, Array], Array]) ->
         for j, (columns, right) in enumerate(b.slices()):
             if a is b and j < i:
                 continue
-            C = products[: len(left) * len(right)].reshape(len(left), len(right))
-            C = np.matmul(left, right.T, out=C).reshape(a.k, -1, b.k, len(right) // b.k)
+            room = products[: len(left) * len(right)].reshape(len(left), len(right))
+            C = np.matmul(left, right.T, out=room).reshape(a.k, -1, b.k, len(right) // b.k)
             block = reduce(C, a.dimensions[rows], b.dimensions[columns])
             if a is b:
                 block = np.triu(block) + np.triu(block, 1).T if i == j else block
@@ -373,8 +374,9 @@ def _tile(a: Bases, b: Bases, reduce: Callable[[Array, Array, Array], Array]) ->
 def _log_determinants(C: Array, omega: float) -> Array:
     """``log det(s I - w^2 / s CC')`` of pairs, (k, r, l, c) -> (r, c); s = sqrt(1 + w^2) keeps it finite."""
     columns, s = C.shape[3], np.hypot(1.0, omega)
+    missing = -columns % (GROUP // C.itemsize)
     C *= C.dtype.type(omega / np.sqrt(s))
-    C = np.ascontiguousarray(np.pad(C, ((0, 0),) * 3 + ((0, -columns % LANES),)) if columns % LANES else C)
+    C = np.pad(C, ((0, 0),) * 3 + ((0, missing),)) if missing else np.ascontiguousarray(C)
     out = np.empty((C.shape[1], C.shape[3]))
     _determinants(C, C.dtype.type(s), out)
     logs: Array = np.log(out[:, :columns])
