@@ -62,11 +62,11 @@ demo: $(READY)  ## Run the main job on real data, with a report at the end (runs
 
 .PHONY: test
 test: $(READY)  ## Run the tests
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile $(ARGS)
 
 .PHONY: test-all
 test-all: $(READY)  ## Run the tests, the slow ones too, with freshly drawn examples
-	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m "" --timeout=1800 $(ARGS)
+	HYPOTHESIS_PROFILE=explore $(BIN)/python -m pytest -m "" --numprocesses=2 --dist=loadfile --timeout=1800 $(ARGS)
 
 .PHONY: lint
 lint: $(READY)  ## Check style, format and the order of imports
