@@ -88,8 +88,16 @@ def save_model(model: Any, path: str | os.PathLike[str], *, force: bool = False)
 
     Examples
     --------
-    >>> gramian.save_model(model, "model.zarr")  # doctest: +SKIP
-    >>> gramian.load_model("model.zarr").predict(X)  # doctest: +SKIP
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import gramian
+    >>> X = np.random.default_rng(0).random((50, 2))
+    >>> model = gramian.BlockwiseRidge(alpha=1.0, random_state=0).fit(X, X[:, 0])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     gramian.save_model(model, f"{folder}/model.zarr")
+    ...     again = gramian.load_model(f"{folder}/model.zarr")
+    >>> bool((again.predict(X) == model.predict(X)).all())
+    True
     """
     fingerprint = _check(model)  # before anything is replaced
     group = create_store(path, "model", attrs={"complete": False}, force=force)
