@@ -44,9 +44,8 @@ def _take_control() -> None:
 
 @functools.cache
 def pin_worker() -> None:
-    """One BLAS thread, once a worker process and for good."""
-    _take_control()
-    controller().limit(limits=1)
+    """One BLAS thread, once a worker process and for good: whoever leaves the limit later restores nothing."""
+    one_thread.__enter__()
 
 
 class _CountedLimit:
