@@ -103,7 +103,8 @@ class RowMap:
             flops=self.flops,
             task_bytes=sum(2 * spec.block_bytes(self.grid) for spec in specs)
             + output
-            + height * self.scratch,
+            + height * self.scratch
+            + self.constant,
         )
 
 
@@ -242,6 +243,7 @@ def after(first: RowMap, second: RowMap, X: ArraySpec) -> RowMap:
         second.tail,
         second.dtype,
         scratch=scratch,
+        constant=first.constant + second.constant,
         flops=first.flops + second.flops,
     )
 

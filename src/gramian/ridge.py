@@ -209,6 +209,7 @@ class _BlockwiseLinear(BaseEstimator):
             () if width is None else (width,),
             np.dtype(dtype),
             scratch=scratch,
+            constant=self.coef_.nbytes,
             flops=2.0 * n_rows * m * t,
         )
 
