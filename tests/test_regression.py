@@ -386,6 +386,14 @@ def test_a_recorded_pass_is_not_repeated(max_degree, tmp_path, monkeypatch):
         assert_same_bits(clone(model).fit(X, y).dual_coef_, first.dual_coef_)
 
 
+@pytest.mark.parametrize("Regressor", [PCHARRegressor, PCHALRegressor])
+def test_a_split_with_a_single_training_row_predicts_its_target(Regressor):
+    X, y = np.array([[0.0], [1.0]]), np.array([1.0, 3.0])
+    with pytest.warns(GramianWarning, match="edge"):
+        model = Regressor(cv=2, random_state=0).fit(X, y)
+    assert model.cv_results_["mean_test_score"] == pytest.approx(1 - (3 - 1) ** 2 / np.var(y))
+
+
 # -------------------------------------------------------------------------------------- bad inputs
 
 

@@ -418,6 +418,7 @@ def linear_map(
         tail,
         dtype,
         scratch=scratch,
+        constant=landmarks.nbytes + coefficients.nbytes + kernel.knots.nbytes,
         flops=spec.shape[0] * (kernel.flops(len(landmarks)) + 2.0 * coefficients.size),
     )
 
@@ -429,7 +430,7 @@ def leading(gram: Array, n_components: int, n_rows: int) -> tuple[Array, Array]:
     how: dict[str, Any] = {"subset_by_index": (n - n_components, n - 1)} if some else {"driver": "evd"}
     values, vectors = scipy.linalg.eigh(gram, overwrite_a=True, check_finite=False, **how)
     values, vectors = values[::-1][:n_components], vectors[:, ::-1][:, :n_components]
-    kept = int((values > max(0.0, n_rows * np.finfo(float).eps * values[0])).sum()) if n else 0
+    kept = int((values > n_rows * np.finfo(float).eps * values.max(initial=0.0)).sum())
     return values[:kept], vectors[:, :kept]
 
 
