@@ -334,6 +334,11 @@ def test_stored_matrix_that_is_not_finite_is_refused(K, bad):
         GramOperator(K, kernel="precomputed").toarray()
 
 
+def test_some_rows_of_a_stored_matrix_are_refused():
+    with pytest.raises(InputError, match="some rows of a stored Gram matrix"):
+        GramOperator(engine.Selected(stored(np.eye(6), 2), np.arange(3)), kernel="precomputed")
+
+
 def test_stored_matrix_takes_no_other_rows(X, K):
     with pytest.raises(InputTypeError, match="Y is given with a stored Gram matrix"):
         GramOperator(K, X, kernel="precomputed")

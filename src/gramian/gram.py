@@ -669,6 +669,8 @@ def _stored_map(X: Any, Y: Any, params: Mapping[str, Any]) -> engine.TileMap:
     """The tiles of a matrix that exists."""
     for name in ("Y",) if Y is not None else params:
         raise InputTypeError(f"{name} is given with a stored Gram matrix", "leave it out, or name the kernel")
+    if isinstance(X, engine.Selected):
+        raise InputError("some rows of a stored Gram matrix are given", "give the matrix itself")
     spec = engine.spec_of(X)
     if len(spec.shape) != 2 or 0 in spec.shape or spec.dtype.kind not in "fiu":
         raise InputError(
