@@ -6,9 +6,13 @@ import functools
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gramian import cluster, dispatch, engine, maps, sources
-from gramian.blocks import Grid
+from gramian.blocks import ArraySpec, Grid
 from gramian.errors import ClusterError, InputError, InputTypeError, PlanError
 from gramian.store.layout import create_array
 from gramian.store.run import Run
@@ -359,9 +363,34 @@ def test_remembered_values_are_replayed(tmp_path: Path) -> None:
 
     for _ in range(2):
         with engine.session(run=tmp_path / "run"):
-            value = engine.remember("step/0", compute)
+            value = engine.remember("step/0", (1,), [data()], compute)
     assert np.array_equal(value, np.arange(6.0).reshape(2, 3))
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("same_session", [True, False])
+def test_a_sum_of_other_rows_or_arguments_is_not_taken_from_its_name(same_session, tmp_path: Path) -> None:
+    calls_of = [(moments, data()), (moments, 2 * data()), (functools.partial(scaled, factor=3.0), data())]
+    wanted = [engine.row_sum(function, GRID, rows) for function, rows in calls_of]
+    with ExitStack() as stack:
+        if same_session:
+            stack.enter_context(engine.session(run=tmp_path / "run"))
+        for (function, rows), sums in zip(calls_of, wanted, strict=True):
+            with nullcontext() if same_session else engine.session(run=tmp_path / "run"):
+                found = engine.row_sum(function, GRID, rows, name="gram")
+            assert all(np.array_equal(a, b) for a, b in zip(sums, found, strict=True))
+
+
+def scaled(block: np.ndarray, factor: float) -> tuple[np.ndarray, ...]:
+    return tuple(factor * part for part in moments(block))
+
+
+def test_a_value_of_other_rows_or_another_key_is_not_replayed(tmp_path: Path) -> None:
+    with engine.session(run=tmp_path / "run"):
+        first = engine.remember("step", (np.zeros(3),), [data()], lambda: np.zeros(2))
+        other = engine.remember("step", (np.ones(3),), [data()], lambda: np.ones(2))
+        third = engine.remember("step", (np.ones(3),), [data() + 1], lambda: np.full(2, 2.0))
+    assert [first[0], other[0], third[0]] == [0, 1, 2]
 
 
 def test_progress_counts_every_block(tmp_path: Path) -> None:
@@ -400,6 +429,28 @@ def test_threads_of_blas_are_given_back() -> None:
     with engine.pinned(), engine.pinned():
         assert all(library["num_threads"] == 1 for library in controller.info())
     assert [library["num_threads"] for library in controller.info()] == before
+
+
+def test_a_pinned_worker_stays_pinned_whoever_was_inside() -> None:
+    code = (
+        "from gramian import dispatch\n"
+        "with dispatch.one_thread:\n"
+        "    dispatch.pin_worker()\n"
+        "print({library['num_threads'] for library in dispatch.controller().info()})\n"
+    )
+    many = {name: "4" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    found = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **many}, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "{1}"
+
+
+def test_the_plan_of_a_map_holds_its_constant() -> None:
+    large = replace(MAP, constant=5 << 20)
+    step = large.step("out", data())
+    assert step.task_bytes == MAP.step("out", data()).task_bytes + (5 << 20)
+    X = ArraySpec(data().shape, data().dtype)
+    assert maps.after(MAP, large, X).constant == 5 << 20
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from gramian.sources import (
     Selected,
     Stored,
     as_array,
+    digest,
     in_memory,
     is_dask,
     lives_in_memory,
@@ -45,6 +46,7 @@ from gramian.sources import (
     spec_of,
     take,
 )
+from gramian.store.manifest import fingerprint
 from gramian.store.run import Run
 from gramian.store.writer import block_exists, check_block, write_block
 
@@ -125,7 +127,8 @@ def session(
     on_progress : callable, optional
         Called with a `Progress` as blocks finish.
     stage : str
-        Prefix of the names in the records.
+        Prefix of the names in the records. Estimators that share a run need a stage each: of two sums of
+        one name that differ in their data or parameters, the run keeps the later.
     """
     with ExitStack() as stack:
         if isinstance(run, (str, Path)):
@@ -413,7 +416,8 @@ def row_sum(
 ) -> tuple[Block, ...]:
     """Sum of ``function(*row_blocks)``, a tuple of float64 arrays, over all blocks of rows.
 
-    A named sum keeps its partial sums in the session's run and computes only those without a record.
+    A named sum keeps its partial sums in the session's run and computes only those without a record of
+    the same sources and arguments.
 
     Parameters
     ----------
@@ -437,7 +441,9 @@ def row_sum(
 def _named_sum(
     function: Callable[..., tuple[Block, ...]], grid: Grid, operation: _Operation, name: str | None
 ) -> tuple[Block, ...]:
-    kept = _Partials(operation, name)
+    run = operation.session.run if name is not None else None
+    key = "" if run is None else _key_of_sum(function, grid, operation.sources)
+    kept = _Partials(operation, name, key)
     level = kept.level(grid)
     nodes = -(-len(grid) // (1 << level))
     tree = TreeSum(nodes)
@@ -454,6 +460,16 @@ def _named_sum(
         kept.save(node, nodes, value)
         tree.add(node, value)
     return tree.root
+
+
+def _key_of_sum(function: Callable[..., Any], grid: Grid, sources: Sequence[RowSource]) -> str:
+    """What a sum depends on: the rows, as far as a fingerprint tells, and what the function carries."""
+    carried = (function.args, function.keywords) if isinstance(function, functools.partial) else ()
+    return digest((grid, carried, _fingerprints(sources)))
+
+
+def _fingerprints(sources: Sequence[RowSource]) -> list[Any]:
+    return [(fingerprint(source.array), getattr(source, "indices", None)) for source in sources]
 
 
 def _node_rows(grid: Grid, level: int, node: int) -> slice:
@@ -478,13 +494,18 @@ def _sum_node(
 
 
 class _Partials:
-    """The partial sums of a named operation, kept by the session's run as one array (nodes, length)."""
+    """The partial sums of a named operation, kept by the session's run as one array (nodes, length).
 
-    def __init__(self, operation: _Operation, name: str | None) -> None:
+    Those of another key are not its own: they are not loaded, and make way.
+    """
+
+    def __init__(self, operation: _Operation, name: str | None, key: str) -> None:
+        self._key = key
         self._run = operation.session.run if name is not None else None
         self._name = operation.session.full(name or "")
         self._threads = count_threads(operation.client)
-        self._array = None if self._run is None else self._run.find_partials(self._name)
+        found = None if self._run is None else self._run.find_partials(self._name)
+        self._array = found if found is not None and found.attrs.get("key") == key else None
 
     def level(self, grid: Grid) -> int:
         """Chosen once, then frozen in the run."""
@@ -516,18 +537,23 @@ class _Partials:
             return
         flat = np.concatenate([np.asarray(part, np.float64).ravel() for part in value])
         if self._array is None:
-            attrs = {"level": self._level, "shapes": [list(np.shape(part)) for part in value]}
+            shapes = [list(np.shape(part)) for part in value]
+            attrs = {"key": self._key, "level": self._level, "shapes": shapes}
             self._array = self._run.partials(self._name, nodes, len(flat), attrs)
         self._run.record(self._name, (node, 0), write_block(self._array, (node, 0), flat[None]))
 
 
-def remember(name: str, compute: Callable[[], Block]) -> Block:
+def remember(name: str, key: tuple[Any, ...], sources: Sequence[Any], compute: Callable[[], Block]) -> Block:
     """What an iterative method evaluated: computed once in a session with a run, then replayed.
 
     Parameters
     ----------
     name : str
         Unique within the stage, for example ``"product/3"``.
+    key : tuple
+        What the value depends on beside the sources; arrays too. Of another key, it is computed anew.
+    sources : sequence of arrays
+        NumPy or Zarr, perhaps within Raw or Selected.
     compute : callable
         Gives a float64 array.
     """
@@ -535,7 +561,8 @@ def remember(name: str, compute: Callable[[], Block]) -> Block:
     if current.run is None:
         return compute()
     with ExitStack() as stack:
-        kept = _Partials(_Operation(Step(name, 1), [], stack), name)
+        own = digest((key, _fingerprints([row_source(source) for source in sources])))
+        kept = _Partials(_Operation(Step(name, 1), [], stack), name, own)
         kept.level(Grid(1, 1))
         value = kept.load(0)
         if value is None:
@@ -658,7 +685,7 @@ def _write_group(
     return records
 
 
-def tile_product(tile_map: TileMap, V: Block, X: Any, Y: Any = None, *, name: str | None = None) -> Block:
+def tile_product(tile_map: TileMap, V: Block, X: Any, Y: Any = None) -> Block:
     """K @ V without ever holding K.
 
     Parameters
@@ -666,15 +693,11 @@ def tile_product(tile_map: TileMap, V: Block, X: Any, Y: Any = None, *, name: st
     tile_map : TileMap
     V : (M, s) float64
     X, Y : arrays of rows; Y None for a symmetric matrix
-    name : str, optional
-        Where given, the product is remembered by the session's run.
 
     Returns
     -------
     (N, s) float64
     """
-    if name is not None:
-        return remember(name, lambda: tile_product(tile_map, V, X, Y))
     V = np.ascontiguousarray(V, dtype=np.float64)
     n, width = tile_map.rows.size, V.shape[1]
     with ExitStack() as stack:

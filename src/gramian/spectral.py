@@ -285,8 +285,11 @@ def _randomized(operator: GramOperator, k: int, seed: int, name: str) -> Eigenpa
     krylov, progress = _Krylov(rows, most), _Progress()
     with engine.pinned():
         block = np.linalg.qr(_sketch(seed, rows, width))[0]
+    facts = (operator.kernel, operator.params, operator.center, operator.scale, operator.sample_weight)
     for step in range(PRODUCTS):
-        image = engine.remember(f"{name}/product-{step}", partial(operator.__matmul__, block))
+        image = engine.remember(
+            f"{name}/product-{step}", (*facts, block), operator.sources, partial(operator.__matmul__, block)
+        )
         with engine.pinned():
             block = krylov.extend(block, image)
             worst = float(krylov.residuals[:k].max())

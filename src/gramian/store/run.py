@@ -382,7 +382,7 @@ class Run:
         length : int
             Numbers of one partial result.
         attrs : mapping, optional
-            Facts to keep beside a new array.
+            Facts to keep beside a new array. An array of another ``"key"`` is replaced.
 
         Returns
         -------
@@ -391,7 +391,7 @@ class Run:
         """
         self._writable()
         array = self.find_partials(name)
-        if array is None:
+        if array is None or array.attrs.get("key") != (attrs or {}).get("key"):
             return self._new_partials(name, nodes, length, attrs)
         if array.shape != (nodes, length) or array.dtype != np.float64:
             raise RunError(
@@ -403,7 +403,7 @@ class Run:
     def _new_partials(
         self, name: str, nodes: int, length: int, attrs: Mapping[str, Any] | None
     ) -> zarr.Array[Any]:
-        """Records of an array that was lost go first: its parts may have been other ones."""
+        """Records of an array that was lost, or gives way, go first: its parts may have been other ones."""
         self.forget(name, list(self.done.get(name, {})))
         return zarr.create_array(
             str(self._sum(name)),
