@@ -198,6 +198,25 @@ def test_random_features_of_subspaces_tell_classes(classes, kind):
     assert results["raw"] == results["test"]
 
 
+def test_classes_are_known_by_their_names(tmp_path):
+    random = np.random.default_rng(2)
+    codes = random.integers(0, 3, 90)
+    X, names = (
+        np.eye(3)[codes] + 0.1 * random.standard_normal((90, 3)),
+        np.array(["ape", "bee", "cat"])[codes],
+    )
+    ingest({"X": X, "y": names}, tmp_path / "all.zarr")
+    ingest({"X": X[codes > 0], "y": names[codes > 0]}, tmp_path / "some.zarr")
+    run_one("fit", tmp_path / "all.zarr", "ridge-classifier", tmp_path / "m.zarr", set={"random_state": 0})
+    for store in ("all", "some"):
+        (record,) = run_one("evaluate", tmp_path / f"{store}.zarr", tmp_path / "m.zarr").records
+        assert record["results"]["accuracy"] == 1
+    run_one("predict", tmp_path / "some.zarr", tmp_path / "m.zarr", tmp_path / "p.zarr")
+    predicted = open_dataset(tmp_path / "p.zarr").predictions
+    found = np.array(predicted.attrs["classes"])[predicted[:]]
+    np.testing.assert_array_equal(found, names[codes > 0])
+
+
 def test_sign_features_are_packed_unless_told_otherwise(classes, tmp_path):
     for out, more in (("packed", {}), ("plain", {"packed": False})):
         settings = {"n_projections": 20, "random_state": 0, **more}

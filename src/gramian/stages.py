@@ -128,8 +128,8 @@ class Source:
         0 for training rows, 1 for test rows.
     map : estimator or None
         What the features were made with, fitted or still to be fitted.
-    classes : int
-        The number of names that the labels have, 0 where that is not known.
+    classes : tuple
+        The names of the labels 0, 1, ..., empty where they have none.
     n_bits : int
         Of packed features, 0 where they are not packed.
     """
@@ -138,7 +138,7 @@ class Source:
     specs: Mapping[str, ArraySpec]
     split: NDArray[Any] | None = None
     map: Any = None
-    classes: int = 0
+    classes: tuple[Any, ...] = ()
     n_bits: int = 0
 
     @classmethod
@@ -150,7 +150,7 @@ class Source:
             {name: engine.spec_of(array) for name, array in data.arrays.items()},
             None if data.split is None else np.asarray(data.split[:]),
             None if data.map is None else models.load_map(open_store(path)),
-            len(data.classes or ()),
+            tuple(data.classes or ()),
             _bits_of(data.features),
         )
 
@@ -583,7 +583,9 @@ class Fit(Action):
         """Labels count as one column a class."""
         spec, classes = self.view.spec(self.target), self.view.source.classes
         return (
-            spec if self.target == "target" or not classes else replace(spec, shape=(spec.shape[0], classes))
+            spec
+            if self.target == "target" or not classes
+            else replace(spec, shape=(spec.shape[0], len(classes)))
         )
 
     def arrays(self) -> Mapping[str, ArraySpec]:
@@ -602,6 +604,8 @@ class Fit(Action):
         sides = {name: self.view.array(array) for array, name in self._sides().items()}
         with session("sums"):
             self.estimator.fit(self.view.array(self.name), self.view.array(self.target), **sides)
+        if self.target == "labels" and self.view.source.classes:
+            self.estimator.class_names_ = np.array(self.view.source.classes)
         model = self.estimator
         if self.name == "features":
             model = Pipeline([("map", _load_map(self.view.source.path)), ("model", self.estimator)])
@@ -697,10 +701,12 @@ class Predict(Use):
         model, X = self.model.ready(), self.view.array(self.name)
         maps = {_ARRAYS[response]: self.row_map(model, X, response) for response in self.responses()}
         step = min(row_map.grid.step for row_map in maps.values())
+        names = getattr(model.estimator, "class_names_", None)
         group = self._group({"model": self.stage.what}, force=force)
         for name, row_map in maps.items():
             row_map = replace(row_map, grid=Grid(row_map.grid.size, step))
-            out = create_array(group, name, row_map.shape, row_map.dtype, row_map.grids)
+            attrs = {"classes": names.tolist()} if names is not None else {}
+            out = create_array(group, name, row_map.shape, row_map.dtype, row_map.grids, attrs)
             with session(""):
                 engine.write(row_map, out, X, name=name)
         self._finish(group)
@@ -767,12 +773,22 @@ def _class_scores(stage: Evaluate, model: Fitted, X: Any, sides: list[Any]) -> d
     """The part of the rows whose class is right, and the mean log loss where there are probabilities."""
     response = stage.responses()[-1]
     row_map = stage.row_map(model, X, response)
-    one = partial(class_sums, row_map.whole, model.estimator.classes_, response == "predict_proba")
+    classes, codes = model.estimator.classes_, _codes_of(model.estimator, stage.view.source.classes)
+    one = partial(class_sums, row_map.whole, classes, codes, response == "predict_proba")
     weight, right, loss = engine.row_sum(
         one, row_map.grid, X, *sides, name="scores", scratch=row_map.scratch + 32, result=24
     )
     scores = {"accuracy": float(right[0] / weight[0])}
     return scores | ({"log_loss": float(loss[0] / weight[0])} if response == "predict_proba" else {})
+
+
+def _codes_of(estimator: Any, classes: tuple[Any, ...]) -> NDArray[np.intp] | None:
+    """The model's label of each class of a store that numbers its classes in another way; -1: not known."""
+    names = getattr(estimator, "class_names_", None)
+    if names is None or not classes or tuple(names.tolist()) == classes:
+        return None
+    known = {name: code for code, name in enumerate(names.tolist())}
+    return np.array([known.get(name, -1) for name in classes])
 
 
 def _write_json(path: str, facts: Mapping[str, Any]) -> None:

@@ -33,12 +33,17 @@ def error_sums(
 def class_sums(
     answer: Callable[[NDArray[Any]], NDArray[Any]],
     classes: NDArray[Any],
+    codes: NDArray[np.intp] | None,
     probable: bool,
     X: NDArray[Any],
     labels: NDArray[Any],
     w: NDArray[Any] | None = None,
 ) -> tuple[NDArray[np.float64], ...]:
-    """Sum of the weights, of those whose class is right, and of the log losses where answers are probable."""
+    """Sum of the weights, of those whose class is right, and of the log losses where answers are probable.
+
+    ``codes[label]`` is what a label is among the classes, where they are numbered differently.
+    """
+    labels = labels if codes is None else codes[labels]
     weights = np.ones(len(labels)) if w is None else w.astype(np.float64)
     found, loss = answer(X), np.zeros(1)
     if probable:
