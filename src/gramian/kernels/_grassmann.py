@@ -16,7 +16,7 @@ from numba.core import cgutils
 from gramian.kernels._jit import emitter, kernel
 from gramian.kernels._lanes import BYTES, I64, Lanes, address, loop
 
-WIDTH = 2  # vectors of a group
+WIDTH = 2  # vectors of a group, together GROUP bytes
 
 
 class _Groups:

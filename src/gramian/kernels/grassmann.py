@@ -376,9 +376,9 @@ def _log_determinants(C: Array, omega: float) -> Array:
     columns, s = C.shape[3], np.hypot(1.0, omega)
     missing = -columns % (GROUP // C.itemsize)
     C *= C.dtype.type(omega / np.sqrt(s))
-    C = np.pad(C, ((0, 0),) * 3 + ((0, missing),)) if missing else np.ascontiguousarray(C)
-    out = np.empty((C.shape[1], C.shape[3]))
-    _determinants(C, C.dtype.type(s), out)
+    padded: Array = np.pad(C, ((0, 0),) * 3 + ((0, missing),)) if missing else np.ascontiguousarray(C)
+    out = np.empty((C.shape[1], padded.shape[3]))
+    _determinants(padded, C.dtype.type(s), out)
     logs: Array = np.log(out[:, :columns])
     return logs
 
