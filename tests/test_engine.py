@@ -438,7 +438,7 @@ def test_a_pinned_worker_stays_pinned_whoever_was_inside() -> None:
         "    dispatch.pin_worker()\n"
         "print({library['num_threads'] for library in dispatch.controller().info()})\n"
     )
-    many = {name: "4" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    many = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "4")
     found = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **many}, capture_output=True, text=True, check=True
     )

@@ -44,7 +44,7 @@ def _take_control() -> None:
 
 @functools.cache
 def pin_worker() -> None:
-    """One BLAS thread, once a worker process and for good: whoever leaves the limit later restores nothing."""
+    """One BLAS thread, once a worker process and for good: who leaves the limit later restores nothing."""
     one_thread.__enter__()
 
 

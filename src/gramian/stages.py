@@ -582,11 +582,9 @@ class Fit(Action):
     def _target_spec(self) -> ArraySpec:
         """Labels count as one column a class."""
         spec, classes = self.view.spec(self.target), self.view.source.classes
-        return (
-            spec
-            if self.target == "target" or not classes
-            else replace(spec, shape=(spec.shape[0], len(classes)))
-        )
+        if self.target == "target" or not classes:
+            return spec
+        return replace(spec, shape=(spec.shape[0], len(classes)))
 
     def arrays(self) -> Mapping[str, ArraySpec]:
         return {}
