@@ -152,6 +152,26 @@ def test_features_of_another_map_are_refused(done, data, tmp_path):
         run_one("predict", tmp_path / "other.zarr", f"{done.path}/model.zarr", tmp_path / "p.zarr")
 
 
+def test_features_of_another_map_are_refused_within_a_job_too(data, tmp_path):
+    stages = {
+        name: {**HAL_JOB["scores"], "set": {"n_components": 5, "n_knots": 50, "random_state": seed}}
+        for name, seed in (("scores", 0), ("others", 1))
+    }
+    stages |= {"model": HAL_JOB["model"], "test": {**HAL_JOB["test"], "store": "others"}}
+    with pytest.raises(InputError, match="features of another map"):
+        pipeline.run(job_of(tmp_path / "mixed", stages, data.parent))
+
+
+def test_scores_of_a_target_that_does_not_vary(done, tmp_path):
+    rows = {"X": np.random.default_rng(3).random((20, 3)), "y": np.full(20, 0.1)}
+    ingest(rows, tmp_path / "constant.zarr")
+    (record,) = run_one("evaluate", tmp_path / "constant.zarr", f"{done.path}/model.zarr").records
+    assert np.isnan(record["results"]["r2"])
+    ingest({**rows, "weights": np.zeros(20)}, tmp_path / "weightless.zarr")
+    with pytest.raises(InputError, match="zero for every row"):
+        run_one("evaluate", tmp_path / "weightless.zarr", f"{done.path}/model.zarr")
+
+
 def test_the_map_of_a_model_makes_the_same_features_again(done, data, tmp_path):
     run_one("featurize", data, f"{done.path}/model.zarr", tmp_path / "again.zarr")
     found = open_dataset(tmp_path / "again.zarr").features[:]

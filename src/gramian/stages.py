@@ -30,6 +30,7 @@ from gramian.gram import KERNELS, GramOperator
 from gramian.job import COMMANDS, JobError, Rows, Stage
 from gramian.kernels.scores import class_sums, error_sums, target_sums
 from gramian.maps import after, bounded_step
+from gramian.selection import variances
 from gramian.store.layout import (
     FORMAT,
     SIDE_ARRAYS,
@@ -44,6 +45,7 @@ from gramian.store.manifest import fingerprint
 from gramian.store.run import Run
 from gramian.store.writer import block_grid, check_block
 from gramian.streams import seed_of
+from gramian.validation import refuse_no_weight
 
 Session = Callable[[str], AbstractContextManager[None]]
 
@@ -631,20 +633,25 @@ class Use(Action):
             reads = kind_of(estimator).reads
             return self.view.first(reads, f"the model was made of {' or '.join(reads)}"), False
         if self.view.has("features"):
-            self._check_map()
+            if not self.model.promised:
+                self._check_map(before, self.view.source.map)
             return "features", False
         return self.view.first(kind_of(before).reads, "give a data set that the model's map reads"), True
 
-    def _check_map(self) -> None:
+    def _check_map(self, one: Any, other: Any) -> None:
         """Features of another map would give numbers without meaning."""
-        one, other = self.model.map, self.view.source.map
-        if one is other or self.model.promised:
-            return
         if other is None or models.fingerprint_of(one) != models.fingerprint_of(other):
             raise InputError(
                 f"{self.view.source.path} has features of another map than {self.model.path}",
                 "give the raw data set, or features made with --features and the path of the model",
             )
+
+    def ready(self) -> Fitted:
+        """The model, fitted by now; made in this job, its map meets the rows' own here for the first time."""
+        model = self.model.ready()
+        if self.model.promised and self.name == "features" and model.map is not None:
+            self._check_map(model.map, _load_map(self.view.source.path))
+        return model
 
     def responses(self) -> list[str]:
         """What the model can say of a row."""
@@ -696,7 +703,7 @@ class Predict(Use):
 
     def run(self, session: Session, run: Run | None, *, force: bool) -> dict[str, Any]:
         del run  # the engine records
-        model, X = self.model.ready(), self.view.array(self.name)
+        model, X = self.ready(), self.view.array(self.name)
         maps = {_ARRAYS[response]: self.row_map(model, X, response) for response in self.responses()}
         step = min(row_map.grid.step for row_map in maps.values())
         names = getattr(model.estimator, "class_names_", None)
@@ -744,7 +751,7 @@ class Evaluate(Use):
 
     def run(self, session: Session, run: Run | None, *, force: bool) -> dict[str, Any]:
         del run, force
-        model, X = self.model.ready(), self.view.array(self.name)
+        model, X = self.ready(), self.view.array(self.name)
         sides = [self.view.array(name) for name in self.reads()[1:]]
         score = _class_scores if self.target == "labels" else _regression_scores
         with session("sums"):
@@ -760,10 +767,12 @@ def _regression_scores(stage: Evaluate, model: Fitted, X: Any, sides: list[Any])
     count = int(np.prod(engine.spec_of(sides[0]).shape[1:]))
     result = {"result": 8 * (2 * count + 1)}
     weight, total = engine.row_sum(target_sums, row_map.grid, *sides, name="means", **result)
+    refuse_no_weight(weight[0])
     errors = partial(error_sums, row_map.whole, total / weight)
     scratch = row_map.scratch + 5 * 8 * count
     missed, spread = engine.row_sum(errors, row_map.grid, X, *sides, name="errors", scratch=scratch, **result)
-    r2 = 1 - missed / spread if (spread > 0).all() else np.full(count, np.nan)
+    varies = (variances(spread, weight[0], total / weight) > 0).all()
+    r2 = 1 - missed / spread if varies else np.full(count, np.nan)
     return {"r2": float(r2.mean()), "rmse": float(np.sqrt(missed.sum() / (weight[0] * count)))}
 
 
@@ -776,6 +785,7 @@ def _class_scores(stage: Evaluate, model: Fitted, X: Any, sides: list[Any]) -> d
     weight, right, loss = engine.row_sum(
         one, row_map.grid, X, *sides, name="scores", scratch=row_map.scratch + 32, result=24
     )
+    refuse_no_weight(weight[0])
     scores = {"accuracy": float(right[0] / weight[0])}
     return scores | ({"log_loss": float(loss[0] / weight[0])} if response == "predict_proba" else {})
 
