@@ -322,6 +322,40 @@ def test_changed_input_is_named(done, data):
         pipeline.run(done, resume=True)
 
 
+@pytest.mark.parametrize("name", ["split", "target", "weights"])
+def test_a_change_of_any_array_that_a_stage_takes_is_named(name, data, tmp_path):
+    arrays = {key: array[:] for key, array in open_dataset(data).arrays.items()}
+    ingest({**arrays, "weights": np.ones(ROWS)}, tmp_path / "w")
+    words = {"random_state": 0, "n_components": 4}
+    stages = {
+        "features": {"command": "featurize", "features": "hal", "store": "w", "set": words},
+        "model": {
+            "command": "fit",
+            "model": "pchar",
+            "store": "w",
+            "rows": "train",
+            "set": {**words, "alpha": 0.1},
+        },
+        "test": {"command": "predict", "model": "model", "store": "w"},
+    }
+    stages = stages if name == "target" else {key: stages[key] for key in ("model", "test")}
+    pipeline.run(job_of(tmp_path / "run", stages, tmp_path))
+    array = open_dataset(tmp_path / "w", mode="r+").arrays[name]
+    array[:] = np.roll(array[:], 1) if name != "weights" else 2 * array[:]
+    with pytest.raises(RunError, match=f"{name}: checksum of block 0 differs"):
+        pipeline.run(job_of(tmp_path / "run", stages, tmp_path), resume=True)
+
+
+def test_copied_arrays_are_inputs_of_features(data, tmp_path):
+    words = {"set": {"random_state": 0, "n_components": 4}}
+    run_one("featurize", data, "hal", tmp_path / "f.zarr", **words)
+    target = open_dataset(data, mode="r+").target
+    target[:] = 2 * target[:]
+    stage = Stage("featurize", "featurize", str(data), "hal", str(tmp_path / "f.zarr"), **words)
+    with pytest.raises(RunError, match="target: checksum of block 0 differs"):
+        pipeline.run(command_job(stage, cluster=HERE), resume=True)
+
+
 def test_a_seed_that_was_drawn_is_found_again(data, tmp_path):
     stage = Stage("featurize", "featurize", str(data), "hal", str(tmp_path / "h.zarr"), set={"n_knots": 30})
     job = command_job(stage, cluster=HERE)

@@ -354,9 +354,7 @@ def _manifest(job: Job, actions: list[Action], planned: Outline) -> dict[str, An
         "title": Path(str(job.path)).name.removesuffix(".run"),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "parameters": {"stages": {action.stage.name: _words(action, job.path) for action in actions}},
-        "inputs": {
-            _beside(path, job.path): facts for action in actions for path, facts in action.inputs().items()
-        },
+        "inputs": _inputs(job, actions),
         "versions": versions(),
         "cpu": cpu(),
         "seeds": {action.stage.name: action.seed for action in actions if action.seed is not None},
@@ -371,6 +369,15 @@ def _manifest(job: Job, actions: list[Action], planned: Outline) -> dict[str, An
             stage.name: _beside(stage.out, job.path) for stage in job.stages if stage.out is not None
         },
     }
+
+
+def _inputs(job: Job, actions: list[Action]) -> dict[str, dict[str, Any]]:
+    """The fingerprints of all that the stages read, by path; stages may read other arrays of one store."""
+    found: dict[str, dict[str, Any]] = {}
+    for action in actions:
+        for path, facts in action.inputs().items():
+            found.setdefault(_beside(path, job.path), {}).update(facts)
+    return found
 
 
 def _words(action: Action, root: str | None) -> dict[str, Any]:

@@ -167,6 +167,7 @@ class View:
 
     def __init__(self, source: Source, rows: str | None) -> None:
         self.source = source
+        self.by_split = rows is not None and Rows.parse(rows).split is not None
         self.indices = None if rows is None else self._chosen(Rows.parse(rows), rows)
 
     def _chosen(self, rows: Rows, text: str) -> NDArray[np.intp]:
@@ -335,7 +336,8 @@ class Action(ABC):
         if not self._given:
             return {}
         data = open_dataset(self.stage.store)
-        return {self.stage.store: {name: fingerprint(data.arrays[name]) for name in self.reads()}}
+        names = dict.fromkeys([*self.reads(), *(["split"] if self.view.by_split else [])])
+        return {self.stage.store: {name: fingerprint(data.arrays[name]) for name in names}}
 
     def paths(self) -> list[str]:
         """Which words of the stage are paths."""
@@ -444,7 +446,7 @@ class Featurize(Action):
         self.name = self.view.first(kind_of(self.map).reads, "give a data set that this map reads")
 
     def reads(self) -> list[str]:
-        return [self.name]
+        return [self.name, *self.view.side_specs()]
 
     def paths(self) -> list[str]:
         return [*super().paths(), *(["features"] if self._elsewhere else [])]
@@ -525,7 +527,7 @@ class Gram(Action):
         return spec, GramOperator(spec, kernel=self.kernel.name, **{"n_bits": n_bits, **self.stage.set})
 
     def reads(self) -> list[str]:
-        return [self.name]
+        return [self.name, *self.view.side_specs()]
 
     def plan(self) -> Plan:
         X, operator = self._planned()
