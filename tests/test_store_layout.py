@@ -339,6 +339,13 @@ def test_what_exists_needs_force(tmp_path, make):
     kept(tmp_path / "s", "exists already; choose another path or give --force", force=False)
 
 
+@pytest.mark.parametrize("inner", ["x.zarr", "covariates", "covariates/c/x.zarr"])
+@pytest.mark.parametrize("force", [False, True])
+def test_nothing_is_made_within_a_store(tmp_path, inner, force):
+    data_set(tmp_path / "s")
+    kept(tmp_path / "s" / inner, "lies within the store .*; choose a path outside of it", force=force)
+
+
 def test_a_url_that_exists_needs_force():
     create_store("memory://urls/s.zarr", "features")
     with pytest.raises(StoreError, match="exists already"):

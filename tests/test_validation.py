@@ -27,6 +27,8 @@ def altered(index: tuple[int, ...], value: float) -> np.ndarray:
 BAD = [
     (lambda: validation.floating(["a"], "X"), InputTypeError, "X has the type <U1; give real numbers"),
     (lambda: validation.floating(np.ones(2, complex), "X"), InputTypeError, "complex128"),
+    (lambda: validation.frequency(0), InputError, "omega is 0; give a finite number above 0"),
+    (lambda: validation.frequency(1e300), InputError, "omega is 1e+300, every kernel is the identity there"),
     (lambda: validation.matrix(np.ones(3), "X"), InputError, "X has 1 dimensions, shape (3,)"),
     (lambda: validation.matrix(np.ones((0, 3)), "X"), InputError, "X has shape (0, 3); give at least 1 row"),
     (lambda: validation.matrix(np.ones((3, 0)), "X"), InputError, "X has shape (3, 0)"),

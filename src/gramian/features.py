@@ -41,7 +41,7 @@ from gramian.kernels.rank_one import (
 )
 from gramian.maps import bounded_step
 from gramian.streams import Stream, seed_of
-from gramian.validation import choice, integer, real, subspace_dimensions, subspaces
+from gramian.validation import choice, frequency, integer, subspace_dimensions, subspaces
 
 SAMPLE = 100  # subspaces whose pairs settle the frequency, fewer where they are large
 NONLINEARITIES = ("periodic", "sign", "linear")
@@ -196,7 +196,7 @@ class GrassmannianRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMix
                 f"packed is True with nonlinearity {self.nonlinearity!r}", "pack signs: nonlinearity='sign'"
             )
         if not (isinstance(self.omega, str) and self.omega == "auto"):
-            real(self.omega, "omega", strict=True)
+            frequency(self.omega)
 
     def _frequency(self, bases: NDArray[Any]) -> float:
         """The frequency that was given, or the one that makes the median kernel of the sample one half."""

@@ -7,6 +7,7 @@ engine below receive arrays.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -22,7 +23,7 @@ import zarr
 
 from gramian import cluster, engine
 from gramian.blocks import Plan, size_text
-from gramian.errors import RunError
+from gramian.errors import PlanError, RunError, StoreError
 from gramian.job import Cluster, Job, read_job
 from gramian.stages import STAGES, Action, Known, opens
 from gramian.store.manifest import cpu, versions
@@ -232,6 +233,8 @@ def run(
     actions = prepare(job, None if before is None else before.get("seeds"))
     planned = _outline(job, actions)
     planned.check()
+    _check_apart(actions)
+    _check_room(job, planned.plan.written, anew=before is None and not force)
     if before is None:
         for action in actions:
             action.check_free(force=force)
@@ -249,6 +252,39 @@ def run(
             return _run_stages(job, actions, planned, None, force=force, watch=watch)
         recorded = stack.enter_context(Run.open(str(job.path), manifest, **opening))
         return _run_stages(job, actions, planned, recorded, force=force, watch=watch)
+
+
+def _check_apart(actions: list[Action]) -> None:
+    """Refuse an output that would take the place of something that the job reads, or stand around it."""
+    read = {
+        (name, str(value))
+        for action in actions
+        for name, value in action.stage.words().items()
+        if name in action.paths() and name != "out"
+    }
+    for action in actions:
+        for name, path in sorted(read) if action.stage.out is not None else ():
+            out, given = (os.path.realpath(place) for place in (str(action.stage.out), path))
+            if out == given or given.startswith(f"{out}/"):
+                raise StoreError(
+                    f"the output {action.stage.out} would replace the {name} {path}", "choose another path"
+                )
+
+
+def _check_room(job: Job, written: int, *, anew: bool) -> None:
+    """Refuse what the disk cannot take: all of it where something may have been written already."""
+    places = [stage.out for stage in job.stages if stage.out is not None and "://" not in stage.out]
+    if not places:
+        return
+    place = next(folder for folder in Path(places[0]).absolute().parents if folder.is_dir())
+    usage = shutil.disk_usage(place)
+    room = usage.free if anew else usage.total
+    if written > room:
+        raise PlanError(
+            f"the plan writes {size_text(written)}, the disk of {place} has {size_text(room)}"
+            f"{' free' if anew else ''}",
+            "free space, choose another disk or write less",
+        )
 
 
 def _is_open(action: Action, recorded: Run | None) -> bool:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from gramian.errors import InputError, InputTypeError
 
+HIGHEST_FREQUENCY = 1e100
 ORTHONORMAL = {4: 1e-4, 8: 1e-6}  # largest allowed entry of |U'U - I|, by bytes of the float type
 
 
@@ -140,6 +141,17 @@ def real(value: Any, name: str, *, low: float = 0.0, strict: bool = False) -> fl
     if not np.isfinite(number) or number < low or (strict and number <= low):
         raise InputError(
             f"{name} is {value}", f"give a finite number {'above' if strict else 'of at least'} {low:g}"
+        )
+    return number
+
+
+def frequency(value: Any) -> float:
+    """An ``omega``: above 0, and small enough that its square is finite."""
+    number = real(value, "omega", strict=True)
+    if number > HIGHEST_FREQUENCY:
+        raise InputError(
+            f"omega is {number:g}, every kernel is the identity there",
+            "give a smaller omega, of the order of 1/sqrt(k)",
         )
     return number
 

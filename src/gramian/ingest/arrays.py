@@ -126,7 +126,11 @@ def zarr_arrays(path: str) -> tuple[dict[str, Any], list[Any] | None]:
     """The arrays of a Zarr group, or one array as ``X``; and the classes of a store of this package."""
     try:
         node = zarr.open(path, mode="r")
-    except (FileNotFoundError, KeyError, ValueError) as error:
+    except ImportError as error:
+        raise InputError(
+            f"{path} needs a package that is not installed: {error}", "pip install 'gramian[remote]'"
+        ) from error
+    except Exception as error:  # drivers of remote stores raise whatever they like
         raise InputError(f"{path} cannot be opened as Zarr: {error}", "give a Zarr array or group") from error
     if isinstance(node, zarr.Array):
         return {"X": node}, None

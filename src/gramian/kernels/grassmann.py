@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from gramian.errors import InputError
 from gramian.kernels._jit import plain
-from gramian.validation import real, subspace_dimensions, subspaces
+from gramian.validation import frequency, subspace_dimensions, subspaces
 
 Array = NDArray[Any]
 
@@ -234,7 +234,7 @@ def periodic_kernel(X: Array, Y: Array | None = None, *, omega: float) -> Array:
     array([[1.  , 0.61],
            [0.61, 1.  ]])
     """
-    omega = real(omega, "omega", strict=True)
+    omega = frequency(omega)
     a, b = _stack_checked(X, Y)
     check_frequency(omega, min(a.k, b.k))
     return periodic_tile(a, b, omega=omega)
@@ -277,7 +277,7 @@ def projection_rbf_kernel(X: Array, Y: Array | None = None, *, omega: float) -> 
     array([[1.   , 0.527],
            [0.527, 1.   ]])
     """
-    omega = real(omega, "omega", strict=True)
+    omega = frequency(omega)
     a, b = _stack_checked(X, Y)
     return projection_rbf_tile(a, b, omega=omega)
 

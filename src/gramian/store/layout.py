@@ -337,6 +337,9 @@ def check_free(path: str | os.PathLike[str], kind: str, *, force: bool = False) 
     path = os.fspath(path)
     with _writing(path):
         local = _local(path)
+        around = None if local is None else _store_around(local)
+        if around is not None:
+            raise StoreError(f"{path} lies within the store {around}", "choose a path outside of it")
         if not (_remote_exists(path) if local is None else local.exists() or local.is_symlink()):
             return
         if not force:
@@ -345,6 +348,11 @@ def check_free(path: str | os.PathLike[str], kind: str, *, force: bool = False) 
             _check_kind(_own_kind(path), path, kind)
         else:
             _check_replaceable(local, path, kind)
+
+
+def _store_around(local: Path) -> Path | None:
+    """The Zarr array or group in whose folder the path lies."""
+    return next((folder for folder in local.absolute().parents if (folder / "zarr.json").is_file()), None)
 
 
 def _remote_exists(path: str) -> bool:

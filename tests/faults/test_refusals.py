@@ -1,0 +1,109 @@
+"""What would destroy an input or cannot end well is refused before anything is written."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gramian as gm
+from gramian import pipeline
+from gramian.errors import InputError, PlanError, StoreError
+from gramian.job import Cluster, Stage, command_job, parse_job
+
+HERE = Cluster(workers=0, threads=1)
+
+
+def run_one(command: str, store: str, what: str, out: str, *, force: bool = False, **settings) -> None:
+    stage = Stage(command, command, store, what, out, set=settings)
+    pipeline.run(command_job(stage, cluster=HERE), force=force)
+
+
+@pytest.fixture
+def stores(tmp_path, monkeypatch) -> Path:
+    """A data set and features of it, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    bases = np.linalg.qr(np.random.default_rng(0).normal(size=(20, 6, 2))).Q
+    gm.ingest({"subspaces": bases, "target": np.arange(20.0)}, "data.zarr")
+    run_one("featurize", "data.zarr", "linear", "features.zarr", n_projections=8)
+    run_one("fit", "features.zarr", "ridge", "model.zarr", alpha=1.0)
+    return tmp_path
+
+
+def everything(root: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in root.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (("predict", "model.zarr", "features.zarr"), "model.zarr"),
+        (("predict", "model.zarr", "features.zarr"), "x/../model.zarr"),
+        (("predict", "model.zarr", "features.zarr"), "link.zarr"),
+        (("featurize", "features.zarr", "data.zarr"), "features.zarr"),
+        (("featurize", "linear", "data.zarr"), "data.zarr"),
+        (("evaluate", "model.zarr", "features.zarr"), "."),
+    ],
+)
+def test_an_output_never_takes_the_place_of_an_input(stores, words, place):
+    command, what, store = words
+    (stores / "link.zarr").symlink_to("features.zarr")
+    before = everything(stores)
+    with pytest.raises(StoreError, match=r"the output .* would replace the .*; choose another path"):
+        run_one(command, store, what, place, force=True)
+    assert everything(stores) == before
+
+
+def test_nor_that_of_an_input_of_another_stage(stores):
+    first = {"command": "featurize", "store": "data.zarr", "features": "linear"}
+    second = {"command": "predict", "store": "features.zarr", "model": "model.zarr", "out": "data.zarr"}
+    job = parse_job({"path": "run", "stages": {"first": first, "second": second}}, base=stores)
+    with pytest.raises(StoreError, match="would replace the store"):
+        pipeline.run(job, force=True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("featurize", "data.zarr", "linear", "data.zarr/x.zarr"),
+        ("predict", "features.zarr", "model.zarr", "data.zarr/subspaces/x.zarr"),
+    ],
+)
+def test_nothing_is_made_within_an_input(stores, words):
+    before = everything(stores)
+    with pytest.raises(StoreError, match=r"lies within the store .*data\.zarr"):
+        run_one(*words)
+    assert everything(stores) == before
+
+
+def test_what_the_disk_cannot_take_is_refused(stores):
+    with pytest.raises(PlanError, match=r"the plan writes .* TiB, the disk of .* free; free space"):
+        run_one("featurize", "data.zarr", "linear", "huge.zarr", n_projections=10**12)
+    with pytest.raises(PlanError, match="the plan writes"):
+        run_one("featurize", "data.zarr", "linear", "features.zarr", n_projections=10**15, force=True)
+    assert not (stores / "huge.zarr").exists()
+    assert not (stores / "huge.zarr.run").exists()
+
+
+def test_a_full_disk_counts_what_is_free(stores, monkeypatch):
+    usage = shutil.disk_usage(stores)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: type(usage)(usage.total, usage.total - 100, 100))
+    with pytest.raises(PlanError, match=r"has 100 B free; free space"):
+        run_one("featurize", "data.zarr", "linear", "other.zarr")
+
+
+@pytest.mark.parametrize("kernel", ["periodic", "projection-rbf"])
+def test_a_frequency_whose_square_overflows(stores, kernel):
+    with pytest.raises(InputError, match=r"omega is 1e\+300"):
+        run_one("gram", "data.zarr", kernel, "gram.zarr", omega=1e300)
+    with pytest.raises(InputError, match=r"omega is 1e\+300"):
+        run_one("featurize", "data.zarr", "periodic", "more.zarr", omega=1e300)
+
+
+def test_a_remote_source_whose_driver_is_not_installed(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(InputError, match=r"needs a package that is not installed"):
+        gm.ingest("s3://bucket/x.zarr", tmp_path / "x.zarr")
