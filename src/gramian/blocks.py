@@ -132,8 +132,8 @@ class Step:
 
 
 # Measured resident sizes of a process that has imported all that a task needs and compiled its kernels.
-WORKER_BASE = 240 << 20
-DRIVER_BASE = 370 << 20
+WORKER_BASE = 260 << 20
+DRIVER_BASE = 380 << 20
 
 
 def size_text(size: float) -> str:
