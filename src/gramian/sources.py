@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from gramian.blocks import ArraySpec, Grid
 from gramian.errors import InputError, InputTypeError
 from gramian.store.layout import create_array
-from gramian.store.writer import checksum, write_block
+from gramian.store.writer import checksum, reading, write_block
 
 CONSTANT = 256 << 10  # larger arrays within a function travel to remote workers as files
 STAGED = 1 << 20  # larger constants travel to remote workers as files, not within the tasks
@@ -165,10 +165,11 @@ class Stored:
     first: int = 0
 
     def read(self, rows: slice) -> NDArray[Any]:
-        if self.indices is None:
-            block = np.asarray(self.array[rows])
-        else:
-            block = _pick(self.array, self.indices[rows.start - self.first : rows.stop - self.first])
+        with reading(self.array):
+            if self.indices is None:
+                block = np.asarray(self.array[rows])
+            else:
+                block = _pick(self.array, self.indices[rows.start - self.first : rows.stop - self.first])
         return np.ascontiguousarray(block if self.raw else decode(block, self.array.attrs))
 
     def alone(self, rows: slice) -> Stored:
@@ -252,7 +253,8 @@ def take(array: Any, indices: Any) -> NDArray[Any]:
         return np.ascontiguousarray(source.array[indices])
     if source.indices is not None:
         indices = source.indices[indices]
-    block = _pick(source.array, indices)
+    with reading(source.array):
+        block = _pick(source.array, indices)
     return block if source.raw else decode(block, source.array.attrs)
 
 

@@ -43,7 +43,7 @@ from gramian.store.layout import (
 )
 from gramian.store.manifest import fingerprint
 from gramian.store.run import Run
-from gramian.store.writer import block_grid, check_block
+from gramian.store.writer import block_grid, check_block, first_missing
 from gramian.streams import seed_of
 from gramian.validation import refuse_no_weight
 
@@ -204,6 +204,12 @@ class View:
     def array(self, name: str) -> Any:
         """The chosen rows of an array that exists by now."""
         array = open_dataset(self.source.path).arrays[name]
+        lost = first_missing(array)
+        if lost is not None:  # it would be read as zeros
+            raise StoreError(
+                f"{name} of {self.source.path} has lost its chunk {array.metadata.encode_chunk_key(lost)}",
+                "make the store again, or resume the run that made it",
+            )
         return array if self.indices is None else engine.Selected(array, self.indices)
 
     def side_specs(self) -> dict[str, ArraySpec]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import gramian as gm
 from gramian import pipeline
 from gramian.errors import InputError, PlanError, StoreError
+from gramian.ingest import inspect
 from gramian.job import Cluster, Stage, command_job, parse_job
 
 HERE = Cluster(workers=0, threads=1)
@@ -107,3 +109,29 @@ def test_a_remote_source_whose_driver_is_not_installed(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(InputError, match=r"needs a package that is not installed"):
         gm.ingest("s3://bucket/x.zarr", tmp_path / "x.zarr")
+
+
+@pytest.mark.parametrize(
+    ("damage", "cause"),
+    [
+        (Path.unlink, r"covariates of .* has lost its chunk c/1/0; make the store again"),
+        (lambda path: path.write_bytes(b"x"), r"covariates cannot be read: .*; find its damaged chunks"),
+    ],
+    ids=["lost", "damaged"],
+)
+@pytest.mark.parametrize("rows", [None, "700:1500"])
+def test_a_lost_or_damaged_chunk_of_an_input_is_never_read_as_zeros(tmp_path, damage, cause, rows):
+    X = np.random.default_rng(0).normal(size=(3000, 300))
+    gm.ingest({"covariates": X, "target": X[:, 0]}, tmp_path / "data.zarr")
+    chunks = sorted((tmp_path / "data.zarr" / "covariates" / "c").rglob("*/0"))
+    damage(chunks[1])
+    stage = Stage("fit", "fit", str(tmp_path / "data.zarr"), "ridge", str(tmp_path / "m.zarr"), rows)
+    with pytest.raises(StoreError, match=cause):
+        pipeline.run(command_job(replace(stage, set={"alpha": 1.0}), cluster=HERE))
+
+
+@pytest.mark.parametrize("words", ["{", '{"zarr_format": 3, "node_type": "array"}', "[]"])
+def test_inspect_tells_of_broken_metadata_in_one_line(stores, words):
+    (stores / "data.zarr" / "subspaces" / "zarr.json").write_text(words)
+    with pytest.raises(StoreError, match="cannot be opened"):
+        inspect("data.zarr")

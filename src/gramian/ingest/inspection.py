@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from gramian.blocks import Grid, size_text
 from gramian.engine import Raw, row_sum
+from gramian.errors import StoreError
 from gramian.store.layout import open_dataset, open_store
 from gramian.store.run import Run
 from gramian.store.writer import block_exists, block_grid, block_shape, check_block
@@ -155,7 +156,10 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     path = os.fspath(path)
     group = open_store(path)
     facts: Any = group.attrs["gramian"]
-    arrays = dict(sorted(_arrays(group)))
+    try:
+        arrays = dict(sorted(_arrays(group)))
+    except Exception as error:  # broken metadata fails in many ways
+        raise StoreError(f"an array of {path} cannot be opened: {error}", "write the store again") from error
     checks: list[Check] = []
     figures: dict[str, Any] = {}
     if facts["kind"] != "model":

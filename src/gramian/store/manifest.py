@@ -16,7 +16,7 @@ import threadpoolctl
 import zarr
 
 from gramian.blocks import Grid
-from gramian.store.writer import checksum
+from gramian.store.writer import checksum, reading
 
 SAMPLED_BLOCKS = 16  # blocks of an input whose checksums are in its fingerprint
 SAMPLED_BYTES = 4 << 20  # rows of one such block
@@ -100,14 +100,16 @@ def fingerprint(array: Any) -> dict[str, Any]:
     row_bytes = int(np.prod(tail, dtype=np.int64)) * array.dtype.itemsize
     grid = Grid(rows, max(1, SAMPLED_BYTES // max(1, row_bytes)))
     spread = np.linspace(0, len(grid) - 1, SAMPLED_BLOCKS) if len(grid) else np.empty(0)
+    with reading(array):
+        checksums = {
+            str(block): _checksum_of(array[grid[int(block)]])
+            for block in np.unique(spread.round().astype(int))
+        }
     return {
         "shape": [rows, *tail],
         "dtype": array.dtype.str,
         **{key: attrs[key] for key in ("scale", "n_bits", "classes") if key in attrs},
-        "checksums": {
-            str(block): _checksum_of(array[grid[int(block)]])
-            for block in np.unique(spread.round().astype(int))
-        },
+        "checksums": checksums,
     }
 
 

@@ -6,6 +6,9 @@ encoded apart and put with one call, so nothing old is read, and a reader finds 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import google_crc32c
@@ -15,7 +18,7 @@ from zarr.core.buffer import Buffer, default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import MemoryStore, StorePath
 
-from gramian.errors import StoreError
+from gramian.errors import GramianError, StoreError
 
 
 def checksum(block: Any) -> int:
@@ -117,6 +120,35 @@ def block_exists(array: zarr.Array[Any], index: tuple[int, ...]) -> bool:
     """Whether something is stored for a block, damaged or not; a missing one reads as the fill value."""
     block_region(array, index)
     return bool(sync(array.store.exists(_key(array, index))))
+
+
+@contextmanager
+def reading(array: Any) -> Iterator[None]:
+    """What codecs and stores raise within, each in its own way, as one line of cause and one of remedy."""
+    try:
+        yield
+    except GramianError:
+        raise
+    except Exception as error:
+        place = getattr(array, "store_path", "an array")
+        raise StoreError(
+            f"{place} cannot be read: {' '.join(str(error).split()) or type(error).__name__}",
+            "find its damaged chunks with gramian inspect, and make it again or resume its run",
+        ) from error
+
+
+def first_missing(array: zarr.Array[Any]) -> tuple[int, ...] | None:
+    """A block for which nothing is stored, by one listing where all are there; None where none is missing."""
+    stored = sync(_count(array))
+    if stored >= prod(block_grid(array)):
+        return None
+    return next((index for index in np.ndindex(*block_grid(array)) if not block_exists(array, index)), None)
+
+
+async def _count(array: zarr.Array[Any]) -> int:
+    prefix = f"{array.path}/c" if array.path else "c"
+    keys = array.store.list_prefix(f"{prefix}/" if array.ndim else prefix)
+    return sum([not key.endswith(".partial") async for key in keys])
 
 
 def block_region(array: zarr.Array[Any], index: tuple[int, ...]) -> tuple[slice, ...]:
