@@ -116,7 +116,7 @@ def _by_carry_save(tile: _Tile) -> None:
 
 
 @kernel
-def compare(a: Any, b: Any, bits: int, out: Any, turned: Any) -> None:
+def compare(a: Any, b: Any, bits: int, out: Any) -> None:
     """The Hamming kernel of all pairs.
 
     Parameters
@@ -126,8 +126,6 @@ def compare(a: Any, b: Any, bits: int, out: Any, turned: Any) -> None:
     b : (blocks, words, COLUMNS) uint64, C-contiguous
     bits : int
     out : (at least n, at least blocks * COLUMNS) float32, C-contiguous
-    turned : of the transposed shape, or empty
-        Takes the transpose of ``out``.
     """
     n_words = a.shape[1]
     for c in range(b.shape[0]):
@@ -135,7 +133,14 @@ def compare(a: Any, b: Any, bits: int, out: Any, turned: Any) -> None:
         for i in range(0, a.shape[0], ROWS):
             tile = out[i : i + ROWS, column : column + COLUMNS]
             _compare_tile((a[i].ctypes.data, columns, n_words, bits, tile.ctypes.data, out.strides[0]))
-            if turned.size:
-                for r in range(ROWS):
-                    for t in range(COLUMNS):
-                        turned[column + t, i + r] = tile[r, t]
+
+
+@kernel
+def turn(block: Any, out: Any) -> None:
+    """Fill ``out`` with the transpose of as much of a block, square by square of one cache line a side."""
+    n_rows, n_columns = out.shape
+    for i in range(0, n_columns, COLUMNS):
+        for j in range(0, n_rows, COLUMNS):
+            for t in range(j, min(j + COLUMNS, n_rows)):
+                for r in range(i, min(i + COLUMNS, n_columns)):
+                    out[t, r] = block[r, t]

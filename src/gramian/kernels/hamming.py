@@ -5,6 +5,7 @@ On blocks: `bit_words` once a block of rows, then `hamming_tile` of two of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -62,21 +63,17 @@ def hamming_tile(a: Words, b: Words, *, n_bits: int) -> Array32:
     -------
     ndarray of float32, shape (N, M)
     """
-    if plain():
-        compare: Any = _compare
-    else:
-        from gramian.kernels._hamming import compare
+    compare, turn = _functions()
     rows, columns = _padded(a, ROWS), _column_blocks(b)
     tile = np.empty((len(a), len(b)), np.float32)
-    block, turned = np.empty((2, PANEL, PANEL), np.float32)  # contiguous, and copied while in the cache
+    block = np.empty((PANEL, PANEL), np.float32)  # copied while it is in the cache
     for i in range(0, len(a), PANEL):
         for j in range(i if a is b else 0, len(b), PANEL):
-            mirrored = a is b and j > i
-            right = columns[j // COLUMNS : (j + PANEL) // COLUMNS]
-            compare(rows[i : i + PANEL], right, n_bits, block, turned if mirrored else turned[:0])
-            _fill(tile[i : i + PANEL, j : j + PANEL], block)
-            if mirrored:
-                _fill(tile[j : j + PANEL, i : i + PANEL], turned)
+            compare(rows[i : i + PANEL], columns[j // COLUMNS : (j + PANEL) // COLUMNS], n_bits, block)
+            part = tile[i : i + PANEL, j : j + PANEL]
+            part[:] = block[: part.shape[0], : part.shape[1]]
+            if a is b and j > i:
+                turn(block, tile[j : j + PANEL, i : i + PANEL])
     return tile
 
 
@@ -152,14 +149,22 @@ def _column_blocks(words: Words) -> Words:
     return np.ascontiguousarray(blocks.transpose(0, 2, 1))
 
 
-def _fill(part: Array32, block: Array32) -> None:
-    part[:] = block[: part.shape[0], : part.shape[1]]
+def _functions() -> tuple[Callable[..., None], Callable[..., None]]:
+    """``compare`` and ``turn``, compiled or plain."""
+    if plain():
+        return _compare, _turn
+    from gramian.kernels._hamming import compare, turn
+
+    return compare, turn
 
 
-def _compare(a: Words, b: Words, bits: int, out: Array32, turned: Array32) -> None:
+def _compare(a: Words, b: Words, bits: int, out: Array32) -> None:
     """The plain twin of the compiled function."""
     for i, row in enumerate(a):
         distances = np.bitwise_count(row[:, None] ^ b).sum(axis=1, dtype=np.int64).ravel()
         out[i, : len(distances)] = (bits - 2 * distances).astype(np.float32) / np.float32(bits)
-    if turned.size:
-        turned[:] = out.T
+
+
+def _turn(block: Array32, out: Array32) -> None:
+    """The plain twin of the compiled function."""
+    out[:] = block[: out.shape[1], : out.shape[0]].T
