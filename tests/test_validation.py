@@ -39,6 +39,12 @@ BAD = [
         "X has NaN at (0, 1), 2 such values",
     ),
     (lambda: validation.matrix([[1, -np.inf]], "X"), InputError, "X has infinity at (0, 1)"),
+    (
+        lambda: validation.same_columns((5, 3), 4),
+        InputError,
+        "X has shape (5, 3), the model was fitted to 4 columns",
+    ),
+    (lambda: validation.same_columns((5, 4, 1), 4), InputError, "X has shape (5, 4, 1)"),
     (lambda: validation.subspaces(bases()[0], "X"), InputError, "X is a single basis of shape (6, 2)"),
     (lambda: validation.subspaces(np.ones(4), "X"), InputError, "X has 1 dimensions"),
     (lambda: validation.subspaces(bases()[:0], "X"), InputError, "X has shape (0, 6, 2)"),

@@ -29,7 +29,7 @@ from gramian.moments import Moments, in_order, moment_grid, part_grams
 from gramian.sources import loaded
 from gramian.spectral import leading_eigenpairs
 from gramian.streams import Stream, generator
-from gramian.validation import candidates, choice, integer, matrix, target_block, weights_block
+from gramian.validation import candidates, choice, integer, matrix, same_columns, target_block, weights_block
 
 Array = NDArray[np.float64]
 
@@ -408,6 +408,7 @@ def linear_map(
 ) -> RowMap:
     """The map ``K(x, landmarks) @ coefficients - constant`` of rows of the shape and type of X."""
     spec = spec_of(X)
+    same_columns(spec.shape, landmarks.shape[1])
     tail = coefficients.shape[1:]
     width = coefficients.size // len(coefficients)
     scratch = kernel.scratch(len(landmarks)) + 8 * width

@@ -35,7 +35,7 @@ from gramian.selection import (
 )
 from gramian.sources import loaded
 from gramian.streams import seed_of
-from gramian.validation import candidates, matrix, not_negative, refuse_no_weight, target_block
+from gramian.validation import candidates, matrix, not_negative, refuse_no_weight, same_columns, target_block
 
 Array = NDArray[np.float64]
 
@@ -200,6 +200,7 @@ class _BlockwiseLinear(BaseEstimator):
 
     def _linear_map(self, X: Any, function: Any, dtype: Any, width: int | None) -> RowMap:
         spec = spec_of(X)
+        same_columns(spec.shape, self.n_features_in_)
         n_rows, m = spec.shape
         t = len(self.coef_)
         scratch = 8 * (m + 2 * t)

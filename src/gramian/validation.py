@@ -59,6 +59,15 @@ def matrix(block: Any, name: str, *, columns: int | None = None, rows: int = 1) 
     return finite(array, name)
 
 
+def same_columns(shape: tuple[int, ...], expected: int) -> None:
+    """Refuse rows of another shape than a model was fitted to, before any is read."""
+    if len(shape) != 2 or shape[1] != expected:
+        raise InputError(
+            f"X has shape {shape}, the model was fitted to {expected} columns",
+            "give the same columns, in the same order",
+        )
+
+
 def subspaces(block: Any, name: str, *, dimension: int | None = None) -> NDArray[Any]:
     """A finite (N, n, k) array of orthonormal bases, k <= n; trailing zero columns are padding."""
     array = floating(block, name)
