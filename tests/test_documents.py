@@ -31,6 +31,13 @@ def test_python_of_the_readme_runs_as_pasted(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, check=True)
 
 
+def test_job_of_the_readme_is_one(tmp_path: Path) -> None:
+    from gramian.job import parse_job
+
+    words = re.findall(r"```toml\n(.*?)```", text("README.md"), re.DOTALL)
+    assert [len(parse_job(tomllib.loads(word), base=tmp_path).stages) for word in words] == [3]
+
+
 def test_commands_of_the_readme_exist() -> None:
     from gramian.cli import app
 
