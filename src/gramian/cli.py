@@ -65,7 +65,8 @@ Rows = Annotated[
 Settings = Annotated[
     list[str] | None,
     _option(
-        "A parameter of what is made, as in TOML; none for None. Repeat as needed.",
+        "A parameter of what is made, as in TOML; none for None. Repeat as needed. "
+        "An unknown name is answered with the known ones.",
         "Data",
         "--set",
         metavar="NAME=VALUE",
@@ -366,9 +367,7 @@ def gram(
     store: Store,
     kernel: Annotated[
         str,
-        _option(
-            "The kernel, such as hal, projection, periodic, hamming.", "Data", "--kernel", metavar="KIND"
-        ),
+        _option("hal, projection, periodic, projection-rbf, hamming.", "Data", "--kernel", metavar="KIND"),
     ],
     out: Out,
     rows: Rows = None,
@@ -389,9 +388,7 @@ def fit(
     store: Store,
     model: Annotated[
         str,
-        _option(
-            "The model, such as pchar, pchal, ridge, ridge-classifier.", "Data", "--model", metavar="KIND"
-        ),
+        _option("pchar, pchal, ridge, ridge-classifier.", "Data", "--model", metavar="KIND"),
     ],
     out: Out,
     rows: Rows = None,
@@ -449,6 +446,11 @@ def run(
     """Run every stage of a job, in order.
 
     gramian run job.toml --resume
+
+    A job file has the path of the run directory, and a table for each stage, named [stages.NAME]: its command
+    (featurize, gram, fit, predict, evaluate), its store, and its options under the names of the command line;
+    the parameters are set = { NAME = VALUE }. A store or a model is a path or an earlier stage. max_memory
+    and a table [cluster] are optional. The README shows one.
     """
     _execute(read_job(job, cluster=options.cluster(), max_memory=options.limit()), options)
 
@@ -462,6 +464,8 @@ def plan(
     """Show what a job would take: tasks, bytes, files, peak memory. Exit code 1 if it does not fit.
 
     gramian plan job.toml
+
+    What a job file holds: gramian run --help.
     """
     _execute(read_job(job), Options(plan=True, json=json, debug=debug))
 
@@ -576,7 +580,11 @@ def _level(text: str | None) -> int | str | None:
 
 @app.command("inspect", rich_help_panel=LOOK)
 def inspect_(
-    store: Annotated[str, typer.Argument(metavar="STORE")], json: Json = False, debug: Debug = False
+    store: Annotated[
+        str, typer.Argument(help="A store made here, or any Zarr array or group.", metavar="STORE")
+    ],
+    json: Json = False,
+    debug: Debug = False,
 ) -> None:
     """Show the arrays of a store, their chunks, codecs and sizes, and check them block by block.
 
