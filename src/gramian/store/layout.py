@@ -343,7 +343,10 @@ def check_free(path: str | os.PathLike[str], kind: str, *, force: bool = False) 
         if not (_remote_exists(path) if local is None else local.exists() or local.is_symlink()):
             return
         if not force:
-            raise StoreError(f"{path} exists already", "choose another path or give --force to replace it")
+            raise StoreError(
+                f"{path} exists already",
+                "choose another path or give --force to replace it, in Python force=True",
+            )
         if local is None:
             _check_kind(_own_kind(path), path, kind)
         else:
