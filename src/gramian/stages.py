@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,13 +26,13 @@ from gramian.blocks import ArraySpec, Grid, Plan, Step
 from gramian.curves import kernel_error, path, spectrum
 from gramian.errors import InputError, StoreError
 from gramian.gram import KERNELS, GramOperator
-from gramian.job import COMMANDS, JobError, Rows, Stage
+from gramian.job import COMMANDS, JobError, Stage
 from gramian.kernels.scores import class_sums, error_sums, target_sums
+from gramian.kinds import FEATURES, MODELS, kind_of, word_of
 from gramian.maps import after, bounded_step
 from gramian.selection import variances
 from gramian.store.layout import (
     FORMAT,
-    SIDE_ARRAYS,
     check_free,
     copy_side_arrays,
     create_array,
@@ -43,209 +42,12 @@ from gramian.store.layout import (
 )
 from gramian.store.manifest import fingerprint
 from gramian.store.run import Run
-from gramian.store.writer import block_grid, check_block, first_missing
+from gramian.store.writer import block_grid, check_block
 from gramian.streams import seed_of
 from gramian.validation import refuse_no_weight
+from gramian.views import Fitted, Source, View, parts
 
 Session = Callable[[str], AbstractContextManager[None]]
-
-# ---------------------------------------------------------------- words for estimators
-
-
-@dataclass(frozen=True)
-class Kind:
-    """An estimator behind a word of the command line.
-
-    Parameters
-    ----------
-    module, name : str
-        Where its class is.
-    reads : tuple of str
-        The arrays that it may read as X, the first that exists.
-    target : str or None
-        The array that it reads as y.
-    preset : dict
-        Parameters that the word stands for.
-    """
-
-    module: str
-    name: str
-    reads: tuple[str, ...]
-    target: str | None = None
-    preset: Mapping[str, Any] = field(default_factory=dict)
-
-    def make(self, settings: Mapping[str, Any]) -> Any:
-        """The unfitted estimator."""
-        estimator = getattr(import_module(self.module), self.name)(**self.preset)
-        allowed = sorted(estimator.get_params(deep=False))
-        for name in settings:
-            if name not in allowed:
-                raise JobError(f"{self.name} has no parameter {name!r}", f"set one of {', '.join(allowed)}")
-        return estimator.set_params(**settings)
-
-
-_RANDOM = ("gramian.features", "GrassmannianRandomFeatures", ("subspaces",), None)
-FEATURES = {
-    "periodic": Kind(*_RANDOM, {"nonlinearity": "periodic"}),
-    "sign": Kind(*_RANDOM, {"nonlinearity": "sign", "packed": True}),
-    "linear": Kind(*_RANDOM, {"nonlinearity": "linear"}),
-    "hal": Kind("gramian.features", "HALPrincipalComponents", ("covariates",)),
-}
-MODELS = {
-    "pchar": Kind("gramian.regression", "PCHARRegressor", ("covariates",), "target"),
-    "pchal": Kind("gramian.regression", "PCHALRegressor", ("covariates",), "target"),
-    "ridge": Kind("gramian.ridge", "BlockwiseRidge", ("features", "covariates"), "target"),
-    "ridge-classifier": Kind(
-        "gramian.ridge", "BlockwiseRidgeClassifier", ("features", "covariates"), "labels"
-    ),
-}
-
-
-def kind_of(estimator: Any) -> Kind:
-    """The word that stands for an estimator of this class."""
-    name = type(estimator).__name__
-    return next(kind for kind in (*FEATURES.values(), *MODELS.values()) if kind.name == name)
-
-
-def word_of(word: str, table: Mapping[str, Any], what: str) -> Any:
-    """The entry of a table, or an error that lists the table."""
-    if word not in table:
-        raise JobError(f"{what} is {word!r}", f"give one of {', '.join(table)}")
-    return table[word]
-
-
-# ---------------------------------------------------------------- what is known of an input
-
-
-@dataclass(frozen=True)
-class Source:
-    """A store, opened or promised by an earlier stage.
-
-    Parameters
-    ----------
-    path : str
-    specs : dict of ArraySpec
-        Its arrays.
-    split : (N,) int or None
-        0 for training rows, 1 for test rows.
-    map : estimator or None
-        What the features were made with, fitted or still to be fitted.
-    classes : tuple
-        The names of the labels 0, 1, ..., empty where they have none.
-    n_bits : int
-        Of packed features, 0 where they are not packed.
-    """
-
-    path: str
-    specs: Mapping[str, ArraySpec]
-    split: NDArray[Any] | None = None
-    map: Any = None
-    classes: tuple[Any, ...] = ()
-    n_bits: int = 0
-
-    @classmethod
-    def open(cls, path: str) -> Source:
-        """What a store says of itself. Of its rows only the split is read."""
-        data = open_dataset(path)
-        return cls(
-            path,
-            {name: engine.spec_of(array) for name, array in data.arrays.items()},
-            None if data.split is None else np.asarray(data.split[:]),
-            None if data.map is None else models.load_map(open_store(path)),
-            tuple(data.classes or ()),
-            _bits_of(data.features),
-        )
-
-
-def _bits_of(features: zarr.Array[Any] | None) -> int:
-    found: Any = 0 if features is None else features.attrs.get("n_bits", 0)
-    return int(found)
-
-
-class View:
-    """Some rows of a source."""
-
-    def __init__(self, source: Source, rows: str | None) -> None:
-        self.source = source
-        self.by_split = rows is not None and Rows.parse(rows).split is not None
-        self.indices = None if rows is None else self._chosen(Rows.parse(rows), rows)
-
-    def _chosen(self, rows: Rows, text: str) -> NDArray[np.intp]:
-        path = self.source.path
-        if rows.split is None:
-            count = next(iter(self.source.specs.values())).shape[0]
-            chosen = np.arange(count)[slice(rows.start, rows.stop)]
-        elif self.source.split is None:
-            raise InputError(
-                f"{path} has no split", "give a range A:B, or a split when the data is brought in"
-            )
-        else:
-            chosen = np.flatnonzero(self.source.split == (rows.split == "test"))
-        if not len(chosen):
-            raise InputError(f"{path} has no rows {text}", "choose other rows")
-        return chosen
-
-    def has(self, name: str) -> bool:
-        """Whether the source has an array of this name."""
-        return name in self.source.specs
-
-    def first(self, names: tuple[str, ...], remedy: str) -> str:
-        """The first of these arrays that the source has."""
-        for name in names:
-            if self.has(name):
-                return name
-        raise InputError(f"{self.source.path} has no {' or '.join(names)}", remedy)
-
-    def spec(self, name: str) -> ArraySpec:
-        """Shape, dtype and chunks of the chosen rows."""
-        spec = self.source.specs[name]
-        return spec if self.indices is None else replace(spec, shape=(len(self.indices), *spec.shape[1:]))
-
-    def array(self, name: str) -> Any:
-        """The chosen rows of an array that exists by now."""
-        array = open_dataset(self.source.path).arrays[name]
-        lost = first_missing(array)
-        if lost is not None:  # it would be read as zeros
-            raise StoreError(
-                f"{name} of {self.source.path} has lost its chunk {array.metadata.encode_chunk_key(lost)}",
-                "make the store again, or resume the run that made it",
-            )
-        return array if self.indices is None else engine.Selected(array, self.indices)
-
-    def side_specs(self) -> dict[str, ArraySpec]:
-        """What `copy_side_arrays` will copy."""
-        return {name: self.spec(name) for name in SIDE_ARRAYS if self.has(name)}
-
-    def split(self) -> NDArray[Any] | None:
-        """The split of the chosen rows."""
-        split = self.source.split
-        return split if split is None or self.indices is None else split[self.indices]
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A model, loaded or promised by an earlier stage: an estimator and the map of its features, if any."""
-
-    path: str
-    estimator: Any
-    map: Any = None
-    promised: bool = False
-
-    @classmethod
-    def open(cls, path: str) -> Fitted:
-        """A saved model."""
-        return cls(path, *_parts(models.load_model(path)))
-
-    def ready(self) -> Fitted:
-        """The same, fitted by now."""
-        return Fitted.open(self.path) if self.promised else self
-
-
-def _parts(model: Any) -> tuple[Any, Any]:
-    """The estimator of a model, and the map before it."""
-    if isinstance(model, Pipeline):
-        return model[-1], model[0]
-    return model, None
 
 
 @dataclass
@@ -291,7 +93,7 @@ class Known:
 def _load_map(path: str) -> Any:
     """The map of a store of features or of a model."""
     if dict(open_store(path).attrs["gramian"])["kind"] == "model":  # type: ignore[arg-type]
-        estimator, before = _parts(models.load_model(path))
+        estimator, before = parts(models.load_model(path))
         return estimator if before is None and kind_of(estimator).target is None else before
     return Source.open(path).map
 
