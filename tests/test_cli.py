@@ -238,8 +238,8 @@ def test_run_runs_a_job_file(data, call):
     assert (data / "run/test.json").exists()
 
 
-def test_verify_of_a_good_run_says_nothing(model, call):
-    assert call("verify", "model.zarr") == (0, "", "")
+def test_verify_of_a_good_run_names_no_chunk(model, call):
+    assert call("verify", "model.zarr") == (0, "", "every recorded block is as it was written\n")
 
 
 def test_verify_prints_exactly_the_bad_chunks(model, call):

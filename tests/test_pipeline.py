@@ -290,7 +290,7 @@ def test_the_same_job_elsewhere_gives_the_same_bytes(hal_job, master):
 
 
 def test_a_second_run_is_refused(done):
-    with pytest.raises(StoreError, match="exists already"):
+    with pytest.raises(RunError, match="holds a run already; give --resume to go on or --force"):
         pipeline.run(done)
 
 

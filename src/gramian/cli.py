@@ -630,6 +630,7 @@ def verify(
     else:
         for item in bad:
             print(f"{item.label} {item.key} {item.state}")
+        stderr.print(f"{len(bad)} bad blocks" if bad else "every recorded block is as it was written")
     if bad:
         raise typer.Exit(FAILED)
 

@@ -229,7 +229,10 @@ def run(
     """
     job = read_job(job) if isinstance(job, (str, Path)) else job
     watch = watch or Silent()
-    before = _manifest_before(job.path) if resume else None
+    before = _manifest_before(job.path)
+    if before is not None and not (resume or force):
+        raise RunError(f"{job.path} holds a run already", "give --resume to go on or --force to start anew")
+    before = before if resume else None
     actions = prepare(job, None if before is None else before.get("seeds"))
     planned = _outline(job, actions)
     planned.check()
@@ -373,7 +376,7 @@ def _cluster(where: Cluster, place: Place, allow_mixed: bool, watch: Watch) -> I
     else:
         assert place.memory_limit is not None
         watch.say(
-            f"{place.workers} workers of {place.threads} threads and {size_text(place.memory_limit)} each"
+            f"{place.workers} worker(s) of {place.threads} thread(s) and {size_text(place.memory_limit)} each"
         )
         context = cluster.local(place.workers, place.threads, place.memory_limit)
     with context as client:
