@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -97,3 +101,18 @@ def test_no_bits_are_refused(n_bits):
 def test_a_fraction_of_bits_is_refused():
     with pytest.raises(InputTypeError, match=r"n_bits is 8\.0"):
         hamming_kernel(np.zeros((2, 1), np.uint8), n_bits=8.0)
+
+
+CHILD = """
+import numpy as np
+from gramian.kernels import hamming_kernel
+from gramian.kernels.rank_one import sign_bits
+for n_bits in (9, 512, 1100):
+    F = np.random.default_rng(n_bits).choice([-1.0, 1.0], (21, n_bits))
+    assert np.array_equal(hamming_kernel(sign_bits(F), n_bits=n_bits), (F @ F.T / n_bits).astype(np.float32))
+"""
+
+
+def test_machines_that_count_no_bits_in_vectors_give_the_same():
+    generic = {**os.environ, "NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "GRAMIAN_KERNELS": ""}
+    subprocess.run([sys.executable, "-W", "error", "-c", CHILD], env=generic, check=True, timeout=120)
