@@ -2,6 +2,7 @@
 
 import threading
 
+import distributed
 import pytest
 import threadpoolctl
 
@@ -55,3 +56,12 @@ def test_the_limit_of_one_thread_may_end_in_another(two_threads):
 def test_the_user_s_limit_comes_back(two_threads):
     in_thread(threads_within)
     assert blas_threads() == {2}
+
+
+def test_a_worker_within_this_process_gives_its_threads_back(two_threads):
+    with (
+        distributed.LocalCluster(1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        within = [result for _, result in dispatch.completed(blas_threads, [()], client=client)]
+    assert (within, blas_threads()) == ([{1}], {2})

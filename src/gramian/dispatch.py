@@ -82,8 +82,10 @@ def pinned() -> AbstractContextManager[None]:
 
 
 def _on_worker(function: Callable[..., Any], item: tuple[Any, ...]) -> Any:
-    pin_worker()
-    return function(*item)
+    if active_client() is None:  # else the worker is a part of the user's own process
+        pin_worker()
+    with one_thread:
+        return function(*item)
 
 
 def _in_process(function: Callable[..., Any], item: tuple[Any, ...]) -> Any:
