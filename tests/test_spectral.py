@@ -362,7 +362,9 @@ def test_bits_are_those_of_a_cluster(solver):
     with blocks_of(1 << 15):
         here = solve(GramOperator(X, **options), 8, solver, **some_landmarks(solver))
         with (
-            LocalCluster(2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+            LocalCluster(
+                2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0", host="127.0.0.1"
+            ) as cluster,
             Client(cluster),
         ):
             there = solve(GramOperator(stored(X, 50), **options), 8, solver, **some_landmarks(solver))
