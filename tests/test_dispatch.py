@@ -61,7 +61,7 @@ def test_the_user_s_limit_comes_back(two_threads):
 def test_a_worker_within_this_process_gives_its_threads_back(two_threads):
     with (
         distributed.LocalCluster(
-            1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0", host="127.0.0.1"
+            1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
         ) as cluster,
         distributed.Client(cluster) as client,
     ):

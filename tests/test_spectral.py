@@ -363,7 +363,7 @@ def test_bits_are_those_of_a_cluster(solver):
         here = solve(GramOperator(X, **options), 8, solver, **some_landmarks(solver))
         with (
             LocalCluster(
-                2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0", host="127.0.0.1"
+                2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
             ) as cluster,
             Client(cluster),
         ):

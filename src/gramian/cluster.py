@@ -58,17 +58,17 @@ def local(workers: int = 2, threads: int = 1, memory_limit: int | str = "2GiB") 
         dask.config.set(
             {"distributed.nanny.environ": ENVIRONMENT, "distributed.nanny.pre-spawn-environ": ENVIRONMENT}
         ),
+        warnings.catch_warnings(),  # another cluster may take the port between the look and the start
     ):
-        with warnings.catch_warnings():  # another cluster may take the port between the look and the start
-            warnings.filterwarnings("ignore", message="Port .* is already in use", category=UserWarning)
-            cluster = LocalCluster(
-                n_workers=workers,
-                threads_per_worker=threads,
-                memory_limit=limit,
-                host=LOOPBACK,
-                dashboard_address=f"{LOOPBACK}:{_free(DASHBOARD)}",
-                processes=True,
-            )
+        warnings.filterwarnings("ignore", message="\\s*Port .* is already in use", category=UserWarning)
+        cluster = LocalCluster(
+            n_workers=workers,
+            threads_per_worker=threads,
+            memory_limit=limit,
+            host=LOOPBACK,
+            dashboard_address=f"{LOOPBACK}:{_free(DASHBOARD)}",
+            processes=True,
+        )
     with cluster, Client(cluster) as client:
         yield client
 
