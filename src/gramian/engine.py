@@ -55,12 +55,15 @@ __all__ = [
     "Raw",
     "RowMap",
     "Selected",
+    "Step",
     "TileMap",
     "admit",
     "apply",
     "as_array",
     "check_blocks",
+    "collect",
     "in_memory",
+    "in_order",
     "pinned",
     "remember",
     "remember_each",
@@ -281,18 +284,50 @@ def apply(row_map: RowMap, X: Any) -> Any:
     if len(row_map.grid) == 1:
         with one_thread:
             return row_map.whole(row_source(X).read(row_map.grid[0]))
+    return collect(row_map, X, name="apply")
+
+
+def collect(row_map: RowMap, *sources: Any, name: str = "rows") -> Block:
+    """The rows of the map in memory, wherever they are computed.
+
+    Parameters
+    ----------
+    row_map : RowMap
+    *sources : arrays with as many rows as the map
+    name : str
+        Of the operation, for progress.
+    """
     out = np.empty(row_map.shape, row_map.dtype)
     with ExitStack() as stack:
-        operation = _Operation(row_map.step("apply", X), [X], stack)
-        one = functools.partial(_fill, row_map, operation.sources[0], out)
-        for _ in operation.run(one, ((i,) for i in range(len(row_map.grid))), len(row_map.grid)):
-            pass
+        operation = _Operation(row_map.collect_step(name, *sources), sources, stack)
+        items = ((i, operation.alone(row_map.grid[i])) for i in range(len(row_map.grid)))
+        one = functools.partial(_whole_block, row_map)
+        for (i, _), block in operation.run(one, items, len(row_map.grid)):
+            out[row_map.grid[i]] = block
     return out
 
 
-def _fill(row_map: RowMap, source: RowSource, out: Block, index: int) -> None:
-    rows = row_map.grid[index]
-    out[rows] = row_map.whole(source.read(rows))
+def _whole_block(row_map: RowMap, i: int, sources: tuple[RowSource, ...]) -> Block:
+    return row_map.whole(*(source.read(row_map.grid[i]) for source in sources))
+
+
+def in_order(function: Callable[..., Any], items: Iterable[Any], *beside: Any, step: Step) -> Iterator[Any]:
+    """Yield ``function(item)`` in the order of the items, computed where blocks of an array would be.
+
+    Parameters
+    ----------
+    function : callable
+        Module-level, or a partial of such a function; large arrays in it reach each worker once.
+    items : iterable of small values
+    *beside : arrays
+        On the active client's workers where one of them is stored, else on threads of this process.
+    step : Step
+        What it takes: its name, number of tasks, bytes of a task and of its result.
+    """
+    with ExitStack() as stack:
+        operation = _Operation(step, beside, stack)
+        for _, result in operation.run(function, ((item,) for item in items), step.tasks, ordered=True):
+            yield result
 
 
 def _lazy(row_map: RowMap, X: Any) -> Any:

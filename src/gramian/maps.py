@@ -6,7 +6,7 @@ Nothing is read or run here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -105,6 +105,17 @@ class RowMap:
             + output
             + height * self.scratch
             + self.constant,
+        )
+
+    def collect_step(self, name: str, *sources: Any) -> Step:
+        """What `collect` with these sources takes."""
+        row = prod(self.tail) * self.dtype.itemsize
+        return replace(
+            self.step(name, *sources),
+            written=0,
+            files=0,
+            driver_bytes=self.grid.size * row,
+            result_bytes=min(self.grid.step, self.grid.size) * row,
         )
 
 
