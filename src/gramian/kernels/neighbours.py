@@ -1,0 +1,584 @@
+"""Neighbourhood components analysis on tiles: sums of a Gaussian kernel by class, and their gradient.
+
+``K_ij = exp(-||z_i - z_j||^2)`` of n points in c dimensions, ``K_ii = 0``; N_i and O_i are its sums over
+the rows of the class of row i and over all others, ``p_i = N_i / (N_i + O_i)`` is the probability that row i
+finds a neighbour of its own class. The objective is ``sum p_i`` ("accuracy") or ``sum log p_i`` ("kl"). With
+``q_i = p_i (1 - p_i)`` or ``q_i = 1 - p_i``, and weights ``w_ij`` of ``-q_i / N_i`` within the class and
+``q_i / O_i`` outside of it, its derivative by z_i is ``2 sum_j K_ij (w_ij + w_ji) (z_i - z_j)``.
+
+Two passes over the tiles of the upper triangle, each pair of rows once: `neighbour_sums`, whose sums give the
+weights (`underflown`, `neighbour_terms`, `neighbour_weights`), then `neighbour_laplacian`. Rows whose sums
+underflow are left out of both and have passes of their own, over all columns: `neighbour_log_sums` and
+`shifted_laplacian`. `band_sums` and `band_laplacian` are the tiles of one block of rows; `neighbour_gradient`
+is the whole in memory. `class_log_sums` gives the probabilities of classes, of new rows and of training rows.
+
+Own and other sums stay apart throughout: ``1 - p = O / (N + O)`` keeps its digits where p is close to 1.
+
+References
+----------
+Goldberger, Roweis, Hinton and Salakhutdinov (2005), Neighbourhood components analysis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from gramian.errors import InputError, InputTypeError
+from gramian.validation import choice, matrix
+
+Array = NDArray[Any]
+Float64 = NDArray[np.float64]
+Indices = NDArray[np.int64]
+Objective = Literal["accuracy", "kl"]
+
+OBJECTIVES = ("accuracy", "kl")
+BLOCK = 2048  # rows and columns of a tile: its points and sums stay in the second cache
+SCALE = math.sqrt(math.log2(math.e))  # of packed points: K is a power of two of theirs
+LARGEST = 1e12  # coordinate of a point
+LEAST = {4: 2.0**-75, 8: 2.0**-900}  # a smaller sum has lost digits to underflow, by bytes of the float type
+UNIT = {4: 2.0**44, 8: 2.0**100}  # weights are multiplied by it and dropped below 1: no product is subnormal
+
+
+def pack_points(Z: Array, labels: Array) -> Array:
+    """Points and their classes as the tiles read them; slices of columns are blocks of rows.
+
+    Parameters
+    ----------
+    Z : ndarray of float32 or float64, shape (n, c)
+        Points ``A x``. Centre them before they are rounded: their differences count alone.
+    labels : ndarray of int, shape (n,)
+        Class of each, from 0; below 2^24 for float32. Rows in any order; with many classes, predictions and
+        rows whose sums underflow are several times faster where rows of a class follow each other.
+
+    Returns
+    -------
+    ndarray of the type of Z, shape (c + 1, n)
+        Coordinates times ``sqrt(log2(e))``, then the labels.
+
+    Raises
+    ------
+    InputTypeError, InputError
+        Points that are not finite or beyond 1e12; labels that are no whole numbers, or out of range.
+    """
+    Z = matrix(Z, "Z")
+    if np.abs(Z).max() > LARGEST:
+        raise InputError(
+            f"Z has a coordinate of {np.abs(Z).max():.3g}", f"scale the data or the map below {LARGEST:g}"
+        )
+    labels = np.asarray(labels)
+    if labels.dtype.kind not in "iu":
+        raise InputTypeError(f"labels have the type {labels.dtype}", "give whole numbers from 0")
+    if labels.shape != Z.shape[:1]:
+        raise InputError(f"labels have shape {labels.shape} for {len(Z)} rows", "give one a row")
+    most = 2 ** (24 if Z.itemsize == 4 else 53)
+    if labels.min() < 0 or labels.max() >= most:
+        raise InputError(
+            f"labels go from {labels.min()} to {labels.max()}", f"number the classes from 0, below {most}"
+        )
+    packed = np.empty((Z.shape[1] + 1, len(Z)), Z.dtype)
+    np.multiply(Z.T, Z.dtype.type(SCALE), out=packed[:-1])
+    packed[-1] = labels
+    return packed
+
+
+# ------------------------------------------------------------------------------------------ the tiles
+
+
+def neighbour_sums(a: Array, b: Array) -> tuple[Float64, Float64]:
+    """Own and other sums of K over one tile, for its rows and for its columns.
+
+    Parameters
+    ----------
+    a, b : ndarray, shapes (c + 1, n) and (c + 1, m)
+        Rows and columns, slices of what `pack_points` returned. The same object twice is a tile on the
+        diagonal: each pair ``i < j`` is evaluated once, and both results belong to the same rows.
+
+    Returns
+    -------
+    rows : ndarray of float64, shape (2, n)
+        Sums over the columns of the row's own class, then over the others; within the tile they are
+        accumulated in the type of the points.
+    columns : ndarray of float64, shape (2, m)
+        The same for the columns over the rows. Add both to the totals of their rows, in float64.
+
+    Notes
+    -----
+    Differences, never an expanded square: an offset costs no digits beyond the rounding of the points. A K
+    below the normal numbers is 0, see `underflown`. Safe to call from many threads.
+    """
+    return _compiled_or_plain().sums(a, b, _gaps(a, b))
+
+
+def neighbour_laplacian(
+    a: Array, b: Array, row_weights: Float64, column_weights: Float64
+) -> tuple[Float64, Float64]:
+    """Laplacian product ``sum_j h_ij (z_i - z_j)``, ``h_ij = K_ij (w_ij + w_ji)``, over one tile.
+
+    Parameters
+    ----------
+    a, b : ndarray, shapes (c + 1, n) and (c + 1, m)
+        As in `neighbour_sums`.
+    row_weights, column_weights : ndarray of float64, shapes (2, n) and (2, m)
+        Weight of each row for the columns of its class, then for the others; those of `neighbour_weights`.
+
+    Returns
+    -------
+    rows : ndarray of float64, shape (c, n)
+    columns : ndarray of float64, shape (c, m)
+        The same of the columns over the rows. Half the derivative of the objective by the points, once
+        the tiles are added.
+    """
+    weights = (_in_units(row_weights, a), _in_units(column_weights, b))
+    return _from_units(_compiled_or_plain().laplacian(a, b, _gaps(a, b), None, *weights), a)
+
+
+def shifted_laplacian(
+    a: Array, b: Array, logs: Float64, q: Float64, skip: Indices | None = None
+) -> tuple[Float64, Float64]:
+    """Laplacian product of rows whose sums underflow: their own weights alone, relative to their sums.
+
+    Parameters
+    ----------
+    a : ndarray, shape (c + 1, n)
+        The rows, any columns of what `pack_points` returned.
+    b : ndarray, shape (c + 1, m)
+        A block of all rows.
+    logs : ndarray of float64, shape (2, n)
+        Logarithms of the sums of the rows over all columns, own and other; see `neighbour_log_sums`.
+    q : ndarray of float64, shape (n,)
+        What `neighbour_terms` returned for them.
+    skip : ndarray of int, shape (n,), optional
+        Column of b that is the row itself; -1, and None for all, where none is.
+
+    Returns
+    -------
+    rows : ndarray of float64, shape (c, n)
+    columns : ndarray of float64, shape (c, m)
+        To be added to `neighbour_laplacian`'s, where these rows have weight 0.
+    """
+    shift = np.nan_to_num(-logs / math.log(2), posinf=0.0).astype(a.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):  # what rounding took from the shift goes to the weight
+        rest = np.exp2(np.clip(-logs / math.log(2) - shift, -1, 1))
+    weights = np.where(np.isfinite(logs), np.stack([-q, q]) * rest, 0.0)
+    none = np.zeros((2, b.shape[1]), b.dtype)
+    gaps = _gaps(a, b, skip)
+    return _from_units(_compiled_or_plain().laplacian(a, b, gaps, shift, _in_units(weights, a), none), a)
+
+
+def class_log_sums(a: Array, b: Array, n_classes: int, skip: Indices | None = None) -> Float64:
+    """Logarithm of the sum of K over the columns of each class, for each row, without underflow.
+
+    Parameters
+    ----------
+    a : ndarray, shape (c + 1, n)
+        Rows, as `pack_points` returns them; their labels do not count.
+    b : ndarray, shape (c + 1, m)
+        Columns: a block of the training rows. Fastest where rows of a class follow each other.
+    n_classes : int
+        More than the largest label of b.
+    skip : ndarray of int, shape (n,), optional
+        Column of b that is the row itself and does not count, for leave-one-out; -1, and None for all,
+        where none is.
+
+    Returns
+    -------
+    ndarray of float64, shape (n, n_classes)
+        Minus infinity where the block has no other row of the class. Blocks of columns come together by
+        ``np.logaddexp``; the probabilities of the classes are the softmax of the result.
+    """
+    classes, logs = _segment_logs(a, b, skip)
+    out = np.full((a.shape[1], n_classes), -np.inf)
+    out[:, classes] = logs
+    return out
+
+
+def neighbour_log_sums(a: Array, b: Array, skip: Indices | None = None) -> Float64:
+    """Logarithms of the own and other sums of K of rows over a block of columns, without underflow.
+
+    Parameters
+    ----------
+    a, b, skip
+        As in `class_log_sums`; the labels of the rows count.
+
+    Returns
+    -------
+    ndarray of float64, shape (2, n)
+        Minus infinity where there is nothing to sum. Blocks of columns come together by ``np.logaddexp``.
+    """
+    classes, logs = _segment_logs(a, b, skip)
+    own = classes == a[-1].astype(np.int64)[:, None]
+    parts = (np.where(kind, logs, -np.inf) for kind in (own, ~own))
+    return np.stack([np.logaddexp.reduce(part, axis=1) for part in parts])
+
+
+def _segment_logs(a: Array, b: Array, skip: Indices | None) -> tuple[Indices, Float64]:
+    """The classes of b, and the logarithms of the sums over each, (n, classes)."""
+    labels = b[-1].astype(np.int64)
+    order = np.argsort(labels, kind="stable")
+    classes, starts = np.unique(labels[order], return_index=True)
+    if skip is not None:
+        place = np.argsort(order)
+        skip = np.where(skip < 0, -1, place[skip])
+    powers = _compiled_or_plain().log_sums(a, b[:, order], _gaps(a, b, skip), starts)
+    return classes, powers * math.log(2)
+
+
+# ------------------------------------------------------------------------------------- sums to weights
+
+
+def underflown(sums: Float64, dtype: DTypeLike, objective: Objective) -> NDArray[np.bool_]:
+    """Rows whose sums over all columns have lost digits to underflow, or are 0.
+
+    Parameters
+    ----------
+    sums : ndarray of float64, shape (2, n)
+        Totals of `neighbour_sums`.
+    dtype : dtype
+        Of the points.
+    objective : {"accuracy", "kl"}
+
+    Returns
+    -------
+    ndarray of bool, shape (n,)
+        Those that need `neighbour_log_sums`. Rows that are alone in their class are among them, for "kl"
+        all; they need nothing.
+    """
+    counted = sums[0] if objective == "kl" else sums[0] + sums[1]
+    few: NDArray[np.bool_] = counted < LEAST[np.dtype(dtype).itemsize]
+    return few
+
+
+def neighbour_terms(logs: Float64, objective: Objective) -> tuple[Float64, Float64, Float64]:
+    """Terms of the objective from the logarithms of the own and other sums.
+
+    Parameters
+    ----------
+    logs : ndarray of float64, shape (2, n)
+    objective : {"accuracy", "kl"}
+
+    Returns
+    -------
+    terms : ndarray of float64, shape (n,)
+        ``p`` or ``log p``; 0 for a row whose own sum is 0, as it is where a row is alone in its class.
+    p : ndarray of float64, shape (n,)
+        Probability of a neighbour of the own class.
+    q : ndarray of float64, shape (n,)
+        ``p (1 - p)`` or ``1 - p``, what the weights are made of; 0 for such a row.
+    """
+    alone = np.isneginf(logs[0])
+    with np.errstate(invalid="ignore", over="ignore"):
+        odds = np.where(alone, np.inf, logs[1] - logs[0])
+        p, rest = 1 / (1 + np.exp(odds)), 1 / (1 + np.exp(-odds))
+    if choice(objective, "objective", OBJECTIVES) == "accuracy":
+        return p, p, p * rest
+    return np.where(alone, 0.0, -np.logaddexp(0, odds)), p, np.where(alone, 0.0, rest)
+
+
+def neighbour_weights(logs: Float64, q: Float64) -> Float64:
+    """Weights ``(-q / N, q / O)`` for `neighbour_laplacian`, (2, n); 0 where q is, and for an empty sum.
+
+    Give 0 as the q of rows that `shifted_laplacian` serves.
+    """
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        sizes = np.exp(np.log(q) - logs)
+    return np.where(np.isfinite(logs) & (q > 0), np.array([[-1.0], [1.0]]) * sizes, 0.0)
+
+
+# ----------------------------------------------------------------------------- one block of rows, and all
+
+
+def band_sums(z: Array, start: int, block: int = BLOCK) -> Float64:
+    """What the tiles of one block of rows, on and right of the diagonal, add to the sums of all rows.
+
+    Parameters
+    ----------
+    z : ndarray, shape (c + 1, n)
+        What `pack_points` returned.
+    start : int
+        First row of the block.
+    block : int
+        Rows and columns of a tile.
+
+    Returns
+    -------
+    ndarray of float64, shape (2, n - start)
+        For the rows from ``start`` on.
+    """
+    rows, out = z[:, start : start + block], np.zeros((2, z.shape[1] - start))
+    for at in range(0, out.shape[1], block):
+        columns = rows if not at else z[:, start + at : start + at + block]
+        for first, part in zip((0, at), neighbour_sums(rows, columns), strict=True):
+            out[:, first : first + block] += part
+    return out
+
+
+def band_laplacian(z: Array, weights: Float64, start: int, block: int = BLOCK) -> Float64:
+    """What the tiles of `band_sums` add to the Laplacian product, (c, n - start).
+
+    Parameters
+    ----------
+    z, start, block
+        As in `band_sums`.
+    weights : ndarray of float64, shape (2, n)
+        Tiles without any are left out.
+    """
+    rows, out = z[:, start : start + block], np.zeros((len(z) - 1, z.shape[1] - start))
+    own = weights[:, start : start + block]
+    for at in range(0, out.shape[1], block):
+        columns = rows if not at else z[:, start + at : start + at + block]
+        other = weights[:, start + at : start + at + block]
+        if own.any() or other.any():
+            for first, part in zip((0, at), neighbour_laplacian(rows, columns, own, other), strict=True):
+                out[:, first : first + block] += part
+    return out
+
+
+def row_log_sums(z: Array, rows: Indices, block: int = BLOCK) -> Float64:
+    """`neighbour_log_sums` of some rows over all columns, (2, rows)."""
+    logs = np.full((2, len(rows)), -np.inf)
+    for _, columns, skip in _column_blocks(z, rows, block):
+        logs = np.logaddexp(logs, neighbour_log_sums(z[:, rows], columns, skip))
+    return logs
+
+
+def row_laplacian(z: Array, logs: Float64, q: Float64, rows: Indices, block: int = BLOCK) -> Float64:
+    """`shifted_laplacian` of some rows over all columns, (c, n): what they add to the product of all rows.
+
+    ``logs`` (2, rows) and ``q`` (rows,) are theirs.
+    """
+    out, own = np.zeros((len(z) - 1, z.shape[1])), z[:, rows]
+    for start, columns, skip in _column_blocks(z, rows, block):
+        part, across = shifted_laplacian(own, columns, logs, q, skip)
+        out[:, rows] += part
+        out[:, start : start + block] += across
+    return out
+
+
+def _column_blocks(z: Array, rows: Indices, block: int) -> Iterator[tuple[int, Array, Indices]]:
+    """First column, points, and where each row stands within, for each block of columns."""
+    for start in range(0, z.shape[1], block):
+        columns = z[:, start : start + block]
+        inside = (rows >= start) & (rows < start + columns.shape[1])
+        yield start, columns, np.where(inside, rows - start, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class NeighbourGradient:
+    """An objective of neighbourhood components analysis and its derivative by the points.
+
+    Parameters
+    ----------
+    value : float
+        ``sum p_i`` or ``sum log p_i``.
+    slope : ndarray of float64, shape (n, c)
+        Derivative by Z. For ``Z = X A'`` the derivative by A is ``slope' X``.
+    p : ndarray of float64, shape (n,)
+        Probability that each row finds a neighbour of its own class.
+    n_shifted : int
+        Rows whose sums underflow.
+    n_alone : int
+        Rows that are alone in their class: "accuracy" counts them as 0, "kl" drops them.
+    """
+
+    value: float
+    slope: Float64
+    p: Float64
+    n_shifted: int
+    n_alone: int
+
+
+def neighbour_gradient(
+    Z: Array,
+    labels: Array,
+    *,
+    objective: Objective = "accuracy",
+    block: int = BLOCK,
+    mapper: Callable[..., Iterable[Any]] = map,
+) -> NeighbourGradient:
+    """Objective of neighbourhood components analysis and its derivative by the points, in memory.
+
+    Parameters
+    ----------
+    Z : ndarray of float32 or float64, shape (n, c)
+        Points, centred.
+    labels : ndarray of int, shape (n,)
+        Class of each, from 0.
+    objective : {"accuracy", "kl"}
+        ``sum p_i`` or ``sum log p_i``.
+    block : int
+        Rows and columns of a tile. Results depend on it within rounding.
+    mapper : callable
+        Calls a function on the blocks of rows; that of a thread pool, for many threads. The results are added
+        in order: it changes no bit.
+
+    Returns
+    -------
+    NeighbourGradient
+
+    Raises
+    ------
+    InputTypeError, InputError
+        As `pack_points`, and for an unknown objective.
+
+    Notes
+    -----
+    ``n^2 / 2`` pairs at `neighbour_flops` operations, ``n (c + 4)`` numbers of float64 and the scratch of a
+    tile. Rows whose sums underflow cost ``n`` pairs more each.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Z = np.array([[0.0], [0.5], [2.0], [2.5]])
+    >>> result = neighbour_gradient(Z, np.array([0, 0, 1, 1]))
+    >>> round(result.value, 4)
+    3.6752
+    >>> result.slope.round(3).ravel()
+    array([-0.04 , -0.907,  0.907,  0.04 ])
+    """
+    choice(objective, "objective", OBJECTIVES)
+    z, labels = pack_points(Z, labels), np.asarray(labels)
+    n, dtype = len(labels), z.dtype
+    starts = range(0, n, block)
+
+    def gather(height: int, function: Callable[[int], Float64]) -> Float64:
+        out = np.zeros((height, n))
+        for start, part in zip(starts, mapper(function, starts), strict=True):
+            out[:, start:] += part
+        return out
+
+    sums = gather(2, lambda start: band_sums(z, start, block))
+    _, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    alone = counts[inverse] == 1
+    lonely = np.flatnonzero(underflown(sums, dtype, objective) & ~alone)
+    parts = [lonely[i : i + block] for i in range(0, len(lonely), block)]
+    with np.errstate(divide="ignore"):
+        logs = np.log(sums)
+    for rows, part in zip(parts, mapper(lambda rows: row_log_sums(z, rows, block), parts), strict=True):
+        logs[:, rows] = part
+    terms, p, q = neighbour_terms(logs, objective)
+    met = q.copy()
+    met[lonely] = 0
+    weights = neighbour_weights(logs, met)
+    product = gather(len(z) - 1, lambda start: band_laplacian(z, weights, start, block))
+    for part in mapper(lambda rows: row_laplacian(z, logs[:, rows], q[rows], rows, block), parts):
+        product += part
+    return NeighbourGradient(float(terms.sum()), 2 * product.T, p, len(lonely), int(alone.sum()))
+
+
+# --------------------------------------------------------------------------------------- for the planner
+
+
+def neighbour_scratch(row_shape: tuple[int, ...], dtype: DTypeLike = np.float64) -> int:
+    """Bytes a row of either block that a tile takes beside its points, with its results.
+
+    Parameters
+    ----------
+    row_shape : tuple of int
+        (c,).
+    dtype : dtype
+        Of the points.
+    """
+    c = row_shape[0]
+    return (4 * c + 12) * np.dtype(dtype).itemsize + (c + 12) * 8
+
+
+def class_scratch(row_shape: tuple[int, ...], dtype: DTypeLike = np.float64, *, n_classes: int) -> int:
+    """The same for `class_log_sums`, with its result; ``n_classes`` in all."""
+    return neighbour_scratch(row_shape, dtype) + n_classes * (3 * 8 + 2 * np.dtype(dtype).itemsize)
+
+
+def neighbour_flops(row_shape: tuple[int, ...]) -> float:
+    """Operations of one pair of rows in both passes: 30 for K each, 3 and 8 for each of c coordinates."""
+    return 60.0 + 11.0 * row_shape[0]
+
+
+# ------------------------------------------------------------------- what compiled code and its twin share
+
+
+def _gaps(a: Array, b: Array, skip: Indices | None = None) -> Indices:
+    """First and number of the columns that each row of a tile does not meet, (2, n): itself, or up to it."""
+    gaps = np.zeros((2, a.shape[1]), np.int64)
+    if skip is not None:
+        gaps[0], gaps[1] = np.maximum(skip, 0), skip >= 0
+    elif a is b:
+        gaps[1] = np.arange(1, a.shape[1] + 1)
+    return gaps
+
+
+def _in_units(weights: Float64, points: Array) -> Array:
+    """Weights in the unit and the type of compiled code; those too small for it dropped."""
+    scaled = weights * UNIT[points.itemsize]
+    return np.where(np.abs(scaled) < 1, 0.0, scaled).astype(points.dtype)
+
+
+def _from_units(products: tuple[Array, Array], points: Array) -> tuple[Float64, Float64]:
+    rows, columns = (part.astype(np.float64) / (SCALE * UNIT[points.itemsize]) for part in products)
+    return rows, columns
+
+
+class _Functions(Protocol):
+    """What `_Plain` and the compiled module have."""
+
+    @staticmethod
+    def sums(a: Array, b: Array, gaps: Indices) -> tuple[Float64, Float64]: ...
+
+    @staticmethod
+    def laplacian(
+        a: Array, b: Array, gaps: Indices, shift: Array | None, row_weights: Array, column_weights: Array
+    ) -> tuple[Array, Array]: ...
+
+    @staticmethod
+    def log_sums(a: Array, b: Array, gaps: Indices, starts: Indices) -> Float64: ...
+
+
+def _compiled_or_plain() -> _Functions:
+    return _Plain
+
+
+class _Plain:
+    """The plain twins: one row after the other, in NumPy."""
+
+    @staticmethod
+    def sums(a: Array, b: Array, gaps: Indices) -> tuple[Float64, Float64]:
+        """Own and other sums for rows and columns."""
+        rows, columns = np.zeros((2, a.shape[1])), np.zeros((2, b.shape[1]))
+        for i, (powers, own) in enumerate(_pairs(a, b, gaps)):
+            k = np.exp2(powers)
+            for kind, part in enumerate((np.where(own, k, 0), np.where(own, 0, k))):
+                rows[kind, i] = part.sum()
+                columns[kind] += part
+        return rows, columns
+
+    @staticmethod
+    def laplacian(
+        a: Array, b: Array, gaps: Indices, shift: Array | None, row_weights: Array, column_weights: Array
+    ) -> tuple[Array, Array]:
+        """Laplacian products for rows and columns; K times two to the ``shift`` (2, n) where there is one."""
+        rows, columns = np.zeros((len(a) - 1, a.shape[1])), np.zeros((len(b) - 1, b.shape[1]))
+        for i, (powers, own) in enumerate(_pairs(a, b, gaps)):
+            if shift is not None:
+                powers = np.minimum(powers + np.where(own, shift[0, i], shift[1, i]), 0)
+            weights = row_weights[:, i, None] + column_weights
+            pull = np.exp2(powers) * np.where(own, *weights) * (a[:-1, i, None] - b[:-1])
+            rows[:, i] = pull.sum(axis=1)
+            columns -= pull
+        return rows, columns
+
+    @staticmethod
+    def log_sums(a: Array, b: Array, gaps: Indices, starts: Indices) -> Float64:
+        """Binary logarithms of the sums over the segments of columns that begin at ``starts``."""
+        return np.array([np.logaddexp2.reduceat(powers, starts) for powers, _ in _pairs(a, b, gaps)])
+
+
+def _pairs(a: Array, b: Array, gaps: Indices) -> Iterator[tuple[Array, NDArray[np.bool_]]]:
+    """For each row: the binary logarithms of K with the columns, and which are of its class."""
+    for point, first, count in zip(a.T, *gaps, strict=True):
+        powers = -((point[:-1, None] - b[:-1]) ** 2).sum(axis=0)
+        powers[first : first + count] = -np.inf
+        yield powers, b[-1] == point[-1]
