@@ -405,6 +405,28 @@ def test_plan_needs_no_data(solver):
 
 
 @every_solver
+def test_what_is_admitted_is_what_the_plan_shows(solver):
+    operator, steps = operators()["weighted"], []
+    plan = plan_eigenpairs(operator, 15, solver=solver, n_landmarks=40)
+    with mock.patch.object(engine, "admit", steps.append):
+        solve(operator, 15, solver, **({"n_landmarks": 40} if solver == "nystroem" else {}))
+    assert len(steps) == 1
+    assert steps[0] in plan.steps
+
+
+def test_the_planned_pass_of_nystroem_is_the_one_that_runs():
+    operator = operators()["weighted"]
+    (features, *_) = plan_eigenpairs(operator, 15, solver="nystroem", n_landmarks=40).steps
+    with mock.patch.object(engine, "row_sum", side_effect=engine.row_sum) as run:
+        solve(operator, 15, "nystroem", n_landmarks=40)
+    (_, grid, *sources), sizes = run.call_args_list[0]
+    wanted = engine.sum_step(
+        "features", grid, sources[0], scratch=sizes["scratch"], result=sizes["result"], flops=features.flops
+    )
+    assert features == wanted
+
+
+@every_solver
 def test_what_does_not_fit_is_refused(solver):
     operator = operators()["hal"]
     with engine.session(max_memory=1 << 20), pytest.raises(PlanError, match="allowed are 1 MiB"):

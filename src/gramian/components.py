@@ -27,7 +27,7 @@ from gramian.kernels.hal import hal_diagonal, hal_kernel, hal_scratch
 from gramian.moments import MomentPass, Moments, above_rounding, row_moments
 from gramian.nystroem import NystroemFeatures, Rotation, leading, upright
 from gramian.sources import loaded
-from gramian.spectral import leading_eigenpairs
+from gramian.spectral import leading_eigenpairs, plan_eigenpairs
 from gramian.streams import Stream, draw_rows
 from gramian.validation import candidates, choice, integer, matrix, same_columns, weights_block
 
@@ -199,7 +199,7 @@ def components_plan(
             )
         )
     operator = GramOperator(spec, kernel="hal", knots=kernel.knots, max_degree=kernel.max_degree)
-    return Plan(count * operator.plan(settings.limit).steps)
+    return Plan(count * plan_eigenpairs(operator, settings.limit, solver="randomized").steps)
 
 
 def gram_name(settings: Settings, degree: int | None) -> str:

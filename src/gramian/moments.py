@@ -122,16 +122,6 @@ class Moments:
         return cls(weight, mean + shift, gram[1:, 1:] - weight * np.outer(mean, mean), n_features)
 
     @classmethod
-    def of_rows(cls, features: Array, targets: Array, weights: Array | None = None) -> Moments:
-        """Of features (n, p) and targets (n, t) that are at hand."""
-        columns = np.hstack([features, targets])
-        weights = np.ones(len(columns)) if weights is None else weights
-        total = float(weights.sum())
-        mean = weights @ columns / total
-        root = (columns - mean) * np.sqrt(weights)[:, None]
-        return cls(total, mean, root.T @ root, features.shape[1])
-
-    @classmethod
     def together(cls, moments: Sequence[Moments]) -> Moments:
         """Of disjoint sets of rows together (the parallel update of Chan, Golub & LeVeque, 1983)."""
         weight = sum(part.weight for part in moments)
