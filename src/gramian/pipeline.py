@@ -88,7 +88,7 @@ class Place:
     scheduler: str | None = None
 
     @classmethod
-    def of(cls, where: Cluster, max_memory: int | None, driver_bytes: int) -> Place:
+    def of(cls, where: Cluster, max_memory: int | None, plan: Plan) -> Place:
         """The cluster that the words mean, the gaps of a local one filled from this machine.
 
         Of a running cluster nothing is known before it is joined; the engine then looks at its workers.
@@ -101,7 +101,7 @@ class Place:
         limit = where.memory_limit
         if limit is None:
             whole = max_memory if max_memory is not None else int(SHARE * psutil.virtual_memory().available)
-            limit = max(1, (whole - driver_bytes) // workers)
+            limit = max(1, (whole - plan.driver_bytes(workers * (where.threads or 1))) // workers)
         return cls(workers, where.threads or 1, limit)
 
 
@@ -171,7 +171,7 @@ class Outline:
             "files": self.plan.files,
             "workers": place.workers,
             "threads": place.threads,
-            "driver_bytes": self.plan.driver_bytes(),
+            "driver_bytes": self.plan.driver_bytes(max(1, place.workers) * place.threads),
             "worker_bytes": self.plan.worker_bytes(place.threads),
             "total_bytes": self.plan.total_bytes(place.workers, place.threads),
         }
@@ -184,7 +184,7 @@ def outline(job: Job) -> Outline:
 
 def _outline(job: Job, actions: list[Action]) -> Outline:
     plan = total_plan(actions)
-    return Outline(plan, Place.of(job.cluster, job.max_memory, plan.driver_bytes()), job.max_memory)
+    return Outline(plan, Place.of(job.cluster, job.max_memory, plan), job.max_memory)
 
 
 # ---------------------------------------------------------------- run

@@ -345,8 +345,9 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             problems: list[_Problem] = [
                 make(X, y, weights, settings, degree, self.seed_, folds) for degree in settings.degrees
             ]
-        with engine.pinned():
-            self._choose(problems, settings, alphas, folds)
+            sources = [array for array in (X, y, weights) if array is not None]
+            with engine.pinned():
+                self._choose(problems, settings, alphas, folds, sources)
         if single:
             self.coef_, self.dual_coef_ = self.coef_[0], self.dual_coef_[:, 0]
             self.intercept_ = float(self.intercept_[0])
@@ -358,6 +359,7 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         settings: Settings,
         alphas: tuple[float, ...] | None,
         folds: Folds | None,
+        sources: list[Any],
     ) -> None:
         fits = [problem.full() for problem in problems]
         refuse_too_many(settings, max(len(fit.eigenvalues) for fit in fits))
@@ -368,7 +370,8 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         counts = settings.n_components or (settings.limit,)
         index, self.cv_results_ = 0, None
         if folds is not None:
-            scores = self._scores(problems, len(folds), grid, counts)
+            key = (type(self).__name__, settings, self.seed_, folds, grid, counts)
+            scores = self._scores(problems, len(folds), grid, counts, key, sources)
             choice = choose(_params(settings, counts, grid), scores, self.selection)
             index, self.cv_results_ = choice.index, choice.results
         degree, count, alpha = np.unravel_index(index, (len(problems), len(counts), len(grid)))
@@ -376,18 +379,27 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             self._warn_edges(settings, int(degree), counts, int(count), grid, int(alpha))
         self._settle(fits[degree], settings, counts[count], float(grid[alpha]))
 
-    def _scores(self, problems: list[_Problem], n_splits: int, grid: Array, counts: tuple[int, ...]) -> Array:
+    def _scores(
+        self,
+        problems: list[_Problem],
+        n_splits: int,
+        grid: Array,
+        counts: tuple[int, ...],
+        key: tuple[Any, ...],
+        sources: list[Any],
+    ) -> Array:
         """(splits, candidates), candidates by degree and count ascending, then alpha descending."""
         variance = problems[0].variance
         refuse_constant(variance)
-        scores = np.empty((n_splits, len(problems), len(counts) * len(grid)))
-        for f in range(n_splits):
-            for degree, problem in enumerate(problems):
-                fit = problem.split(f)
-                assert fit.errors is not None
-                path = truncated(self._path(fit.eigenvalues, fit.cross, grid * fit.weight), counts)
-                scores[f, degree] = relative_scores(fit.errors(path), fit.test_weight, variance)
-        return scores.reshape(n_splits, -1)
+
+        def scores(problem: _Problem, f: int) -> Array:
+            fit = problem.split(f)
+            assert fit.errors is not None
+            path = truncated(self._path(fit.eigenvalues, fit.cross, grid * fit.weight), counts)
+            return relative_scores(fit.errors(path), fit.test_weight, variance)
+
+        every = [partial(scores, problem, f) for f in range(n_splits) for problem in problems]
+        return np.reshape(engine.remember_each("folds", key, sources, every), (n_splits, -1))
 
     def _settle(self, fit: Fit, settings: Settings, count: int, alpha: float) -> None:
         """The learned attributes of a fit to all rows."""

@@ -22,6 +22,7 @@ from gramian.validation import frequency, subspace_dimensions, subspaces
 Array = NDArray[Any]
 
 PANEL = 1024  # basis vectors on a side of one product C, which is reduced while it is in the cache
+PRODUCT_BYTES = 3 * 8 * PANEL**2  # the product, a copy of it and what reduces it
 GROUP = 128  # bytes of one number of as many subspaces as compiled code takes at a time
 RESIDUALS = 8 << 20  # bytes of residuals that principal_angles holds at a time
 
