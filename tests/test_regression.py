@@ -9,7 +9,7 @@ from sklearn.linear_model import Lasso, Ridge
 from sklearn.model_selection import KFold, ShuffleSplit
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from gramian import components, engine, regression
+from gramian import engine, moments, regression
 from gramian.blocks import ArraySpec
 from gramian.errors import GramianWarning, InputError
 from gramian.features import HALPrincipalComponents
@@ -381,7 +381,7 @@ def test_a_recorded_pass_is_not_repeated(max_degree, tmp_path, monkeypatch):
     )
     with blocks_of(1 << 17), engine.session(run=tmp_path / "fit.run", stage="fit"):
         first = clone(model).fit(X, y)
-    monkeypatch.setattr(components, "_landmark_grams", refuse)
+    monkeypatch.setattr(moments, "_row_grams", refuse)
     with blocks_of(1 << 17), engine.session(run=tmp_path / "fit.run", stage="fit"):
         assert_same_bits(clone(model).fit(X, y).dual_coef_, first.dual_coef_)
 

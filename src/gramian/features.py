@@ -23,7 +23,6 @@ from gramian.components import (
     HALKernel,
     Settings,
     components_plan,
-    draw_rows,
     fit_components,
     keep_components,
     linear_map,
@@ -40,7 +39,7 @@ from gramian.kernels.rank_one import (
     projections_scratch,
 )
 from gramian.maps import bounded_step
-from gramian.streams import Stream, seed_of
+from gramian.streams import Stream, draw_rows, seed_of
 from gramian.validation import choice, frequency, integer, subspace_dimensions, subspaces
 
 SAMPLE = 100  # subspaces whose pairs settle the frequency, fewer where they are large

@@ -23,16 +23,12 @@ from gramian.blocks import ArraySpec, Plan
 from gramian.components import (
     Components,
     HALKernel,
-    LandmarkFeatures,
-    Rotation,
+    LandmarkMoments,
     Settings,
     components_plan,
     draw_knots,
     draw_landmarks,
-    gram_name,
     keep_components,
-    landmark_components,
-    landmark_moments,
     linear_map,
     loaded_rows,
     matrix_components,
@@ -42,6 +38,7 @@ from gramian.components import (
 from gramian.engine import RowMap, spec_of
 from gramian.inputs import check_columns, check_rows_and_target, check_side, check_weights
 from gramian.moments import Moments
+from gramian.nystroem import Rotation
 from gramian.selection import (
     Folds,
     choose,
@@ -227,54 +224,46 @@ class _Moments:
         kernel = draw_knots(X, weights, settings, degree, seed)
         landmarks = draw_landmarks(X, settings, seed)
         warn_of_kernel(kernel, landmarks)
-        with engine.pinned():
-            self._features = LandmarkFeatures.of(kernel, landmarks)
         parts, n_parts = (None, 1) if folds is None else (folds.parts, folds.n_parts)
-        name = gram_name(settings, degree)
-        self._parts = landmark_moments(
-            self._features, X, target=y, weights=weights, parts=parts, n_parts=n_parts, name=name
+        self._pass = LandmarkMoments(
+            kernel, landmarks, settings, X, target=y, weights=weights, parts=parts, n_parts=n_parts
         )
-        self._targets = len(self._parts[0].target_mean) - 1
         refuse_no_weight(self._everything.weight)
 
     @property
     def _everything(self) -> Moments:
         return self._together(
-            tuple(range(len(self._parts))) if self._folds is None else self._folds.everything
+            tuple(range(len(self._pass.parts))) if self._folds is None else self._folds.everything
         )
 
     @property
     def variance(self) -> Array:
         """Of each target: (t,)."""
-        moments = self._everything.with_targets(self._targets)
+        moments = self._everything.with_targets(self._pass.n_targets)
         return variances(moments.target_squares, moments.weight, moments.target_mean)
 
     def full(self) -> Fit:
         """To all rows."""
         moments = self._everything
-        mean = moments.about_mean(self._settings.center).feature_mean
-        rotation = self._rotation(moments).upright(self._features, mean)
+        components, rotation = self._pass.components(moments)
         fit, _ = self._fit(rotation, moments)
-        return replace(fit, components=landmark_components(self._features, rotation, mean))
+        return replace(fit, components=components)
 
     def split(self, f: int) -> Fit:
         """To the training rows of a split, with errors on its test rows."""
         assert self._folds is not None
         train, test = self._together(self._folds.train[f]), self._together(self._folds.test[f])
         refuse_empty(f, train.weight, test.weight)
-        rotation = self._rotation(train)
+        rotation = self._pass.rotation(train)
         fit, centre = self._fit(rotation, train)
-        scored = rotation.scored(test, self._targets)
+        scored = rotation.scored(test, self._pass.n_targets)
         return replace(fit, errors=partial(scored.squared_errors, centre=centre), test_weight=test.weight)
 
     def _together(self, parts: tuple[int, ...]) -> Moments:
-        return Moments.together([self._parts[part] for part in parts])
-
-    def _rotation(self, moments: Moments) -> Rotation:
-        return Rotation.of(moments, self._settings.limit, self._settings.n_rows, self._settings.center)
+        return Moments.together([self._pass.parts[part] for part in parts])
 
     def _fit(self, rotation: Rotation, moments: Moments) -> tuple[Fit, Array]:
-        scored = rotation.scored(moments, self._targets).about_mean(self._settings.center)
+        scored = rotation.scored(moments, self._pass.n_targets).about_mean(self._settings.center)
         return Fit(rotation.eigenvalues, scored.cross, moments.weight, scored.target_mean), scored.mean
 
 

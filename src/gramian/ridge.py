@@ -18,8 +18,8 @@ from gramian.blocks import ArraySpec, Grid, Plan
 from gramian.engine import RowMap, spec_of
 from gramian.errors import InputError
 from gramian.inputs import check_columns, check_rows, check_rows_and_target, check_side, check_weights
-from gramian.kernels.linear import class_rows, linear_rows, signs
-from gramian.moments import Moments, linear_grams, moment_grid
+from gramian.kernels.linear import class_rows, linear_rows
+from gramian.moments import MomentPass, Moments, PlainFeatures, above_rounding, row_moments
 from gramian.selection import (
     Choice,
     Folds,
@@ -35,11 +35,10 @@ from gramian.selection import (
 )
 from gramian.sources import loaded
 from gramian.streams import seed_of
-from gramian.validation import candidates, matrix, not_negative, refuse_no_weight, same_columns, target_block
+from gramian.validation import candidates, not_negative, refuse_no_weight, same_columns
 
 Array = NDArray[np.float64]
 
-SHIFT_ROWS = 256  # leading rows whose mean is subtracted before products are summed
 RELATIVE_GRID = np.logspace(-8, 3, 23)  # of alpha="auto", times the mean eigenvalue of the Gram matrix
 
 
@@ -75,7 +74,7 @@ def _solve(gram: Array, cross: Array, alpha: float) -> Array:
     except scipy.linalg.LinAlgError:
         pass  # alpha is below the rounding of the Gram matrix
     values, vectors = scipy.linalg.eigh(gram, check_finite=False)
-    kept = values > len(gram) * np.finfo(float).eps * values[-1]
+    kept = above_rounding(values, len(gram))
     return np.asarray(vectors[:, kept] @ ((vectors[:, kept].T @ cross) / (values[kept, None] + alpha)))
 
 
@@ -100,35 +99,11 @@ def select_alpha(parts: list[Moments], folds: Folds, alphas: Array, fit_intercep
     return choose([{"alpha": float(alpha)} for alpha in alphas], scores, "best")
 
 
-# ------------------------------------------------------------------------------------- the one pass
+# ------------------------------------------------------------------------------------- the estimators
 
 
-def _row_bytes(m: int, t: int) -> int:
-    return 2 * 8 * (1 + m + t)
-
-
-def _row_moments(
-    X: Any, sides: dict[str, Any], n_targets: int, n_classes: int, n_parts: int
-) -> list[Moments]:
-    """Moments of the rows of each part: one pass."""
-    spec = spec_of(X)
-    n_rows, m = spec.shape
-    first = np.arange(min(n_rows, SHIFT_ROWS))
-    features = matrix(engine.take(X, first), "X").mean(axis=0, dtype=np.float64)
-    target = engine.take(sides["target"], first)
-    target = signs(target, n_classes) if n_classes else target_block(target)
-    shift = np.concatenate([features, target.mean(axis=0)])
-    names = tuple(name for name, side in sides.items() if side is not None)
-    (grams,) = engine.row_sum(
-        partial(linear_grams, names=names, shift=shift, n_classes=n_classes, n_parts=n_parts),
-        moment_grid(n_rows, spec.row_bytes + _row_bytes(m, n_targets), 1 + m + n_targets, n_parts),
-        X,
-        *(sides[name] for name in names),
-        name="gram",
-        scratch=_row_bytes(m, n_targets),
-        result=8 * n_parts * (1 + m + n_targets) ** 2,
-    )
-    return [Moments.of(gram, m, shift) for gram in grams]
+def _pass(spec: ArraySpec, n_targets: int, n_parts: int) -> MomentPass:
+    return MomentPass.over(spec, 1 + spec.shape[1] + n_targets, n_parts)
 
 
 class _BlockwiseLinear(BaseEstimator):
@@ -154,7 +129,14 @@ class _BlockwiseLinear(BaseEstimator):
             )
             sides, n_parts = {**sides, "parts": folds.parts}, folds.n_parts
         with engine.staged(X, *sides.values()) as (X, *arrays):
-            parts = _row_moments(X, dict(zip(sides, arrays, strict=True)), n_targets, n_classes, n_parts)
+            parts = row_moments(
+                PlainFeatures.of(X),
+                X,
+                _pass(spec_of(X), n_targets, n_parts),
+                **dict(zip(sides, arrays, strict=True)),
+                n_classes=n_classes,
+                n_parts=n_parts,
+            )
         with engine.pinned():
             self._solve(parts, folds, alphas)
 
@@ -185,17 +167,9 @@ class _BlockwiseLinear(BaseEstimator):
         n_rows, m = spec.shape
         t = beside[0].shape[1] if beside and len(beside[0].shape) == 2 else 1
         n_parts = 1 if isinstance(self.alpha, (int, float)) else count_parts(self.cv)
-        result = 8 * n_parts * (1 + m + t) ** 2
-        step = engine.sum_step(
-            "gram",
-            moment_grid(n_rows, spec.row_bytes + _row_bytes(m, t), 1 + m + t, n_parts),
-            spec,
-            *beside,
-            scratch=_row_bytes(m, t),
-            result=result,
-            flops=float(n_rows) * (1 + m + t) ** 2,
-        )
-        solve = 2 * result + 4 * 8 * (1 + m + t) ** 2
+        figures = _pass(spec, t, n_parts)
+        step = figures.step("gram", spec, *beside, flops=float(n_rows) * (1 + m + t) ** 2)
+        solve = 2 * figures.result + 4 * 8 * (1 + m + t) ** 2
         return Plan((replace(step, driver_bytes=max(step.driver_bytes, solve)),))
 
     def _linear_map(self, X: Any, function: Any, dtype: Any, width: int | None) -> RowMap:
