@@ -28,6 +28,7 @@ from gramian.components import (
     keep_components,
     linear_map,
     refuse_too_many,
+    warn_unused,
 )
 from gramian.engine import RowMap, spec_of
 from gramian.errors import GramianWarning, InputError
@@ -41,7 +42,7 @@ from gramian.kernels.rank_one import (
 )
 from gramian.maps import bounded_step
 from gramian.streams import Stream, seed_of
-from gramian.validation import choice, frequency, integer, subspace_dimensions, subspaces
+from gramian.validation import boolean, choice, frequency, integer, subspace_dimensions, subspaces
 
 SAMPLE = 100  # subspaces whose pairs settle the frequency, fewer where they are large
 NONLINEARITIES = ("periodic", "sign", "linear")
@@ -190,7 +191,7 @@ class GrassmannianRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMix
         integer(self.n_projections, "n_projections")
         choice(self.nonlinearity, "nonlinearity", NONLINEARITIES)
         choice(self.projection, "projection", ("auto", "gaussian"))
-        choice(self.packed, "packed", (True, False))
+        boolean(self.packed, "packed")
         if self.packed and self.nonlinearity != "sign":
             raise InputError(
                 f"packed is True with nonlinearity {self.nonlinearity!r}", "pack signs: nonlinearity='sign'"
@@ -414,6 +415,7 @@ class HALPrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         X = check_rows(self, X, minimum=2)
         n_rows, d = spec_of(X).shape
         settings = _one_of_each(Settings.of(self, n_rows, d))
+        warn_unused(self, settings)
         weights = check_weights(sample_weight, n_rows)
         self.seed_ = seed_of(self.random_state)
         with engine.staged(X, weights) as (X, weights):

@@ -17,12 +17,20 @@ from gramian import engine
 from gramian.blocks import ArraySpec, Grid, Plan
 from gramian.engine import RowMap, spec_of
 from gramian.errors import InputError
-from gramian.inputs import check_columns, check_rows, check_rows_and_target, check_side, check_weights
+from gramian.inputs import (
+    check_columns,
+    check_rows,
+    check_rows_and_target,
+    check_side,
+    check_weights,
+    one_line,
+)
 from gramian.kernels.linear import class_rows, linear_rows, signs
 from gramian.moments import Moments, linear_grams, moment_grid
 from gramian.selection import (
     Choice,
     Folds,
+    check_choices,
     choose,
     count_parts,
     is_splitter,
@@ -33,9 +41,19 @@ from gramian.selection import (
     variances,
     warn_edge,
 )
-from gramian.sources import loaded
+from gramian.sources import as_array, is_stored, loaded
 from gramian.streams import seed_of
-from gramian.validation import candidates, matrix, not_negative, refuse_no_weight, same_columns, target_block
+from gramian.validation import (
+    boolean,
+    candidates,
+    matrix,
+    not_negative,
+    refuse_masked,
+    refuse_no_weight,
+    same_columns,
+    shown,
+    target_block,
+)
 
 Array = NDArray[np.float64]
 
@@ -144,7 +162,7 @@ class _BlockwiseLinear(BaseEstimator):
     def _fit(
         self, X: Any, sides: dict[str, Any], n_targets: int, n_classes: int, groups: Any, target: Any
     ) -> None:
-        alphas = candidates(self.alpha, "alpha", not_negative)
+        alphas = self._check_parameters()
         self.seed_ = seed_of(self.random_state)
         folds, n_parts = None, 1
         if alphas is None or len(alphas) > 1:
@@ -157,6 +175,12 @@ class _BlockwiseLinear(BaseEstimator):
             parts = _row_moments(X, dict(zip(sides, arrays, strict=True)), n_targets, n_classes, n_parts)
         with engine.pinned():
             self._solve(parts, folds, alphas)
+
+    def _check_parameters(self) -> tuple[float, ...] | None:
+        """What can be said without data; the candidates for alpha."""
+        boolean(self.fit_intercept, "fit_intercept")
+        check_choices(self.cv)
+        return candidates(self.alpha, "alpha", not_negative)
 
     def _solve(self, parts: list[Moments], folds: Folds | None, alphas: tuple[float, ...] | None) -> None:
         self.cv_results_ = None
@@ -184,7 +208,8 @@ class _BlockwiseLinear(BaseEstimator):
         spec, beside = spec_of(X), [] if y is None else [spec_of(y)]
         n_rows, m = spec.shape
         t = beside[0].shape[1] if beside and len(beside[0].shape) == 2 else 1
-        n_parts = 1 if isinstance(self.alpha, (int, float)) else count_parts(self.cv)
+        alphas = self._check_parameters()
+        n_parts = count_parts(self.cv) if alphas is None or len(alphas) > 1 else 1
         result = 8 * n_parts * (1 + m + t) ** 2
         step = engine.sum_step(
             "gram",
@@ -364,16 +389,20 @@ class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
             raise InputError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None", "give y"
             )
-        y = column_or_1d(loaded(y), warn=True)
-        assert_all_finite(y, input_name="y")
-        check_classification_targets(y)
+        refuse_masked(y, "y")
+        with one_line():
+            y = column_or_1d(loaded(as_array(y, "y") if is_stored(y) else y), warn=True)
+            assert_all_finite(y, input_name="y")
+            check_classification_targets(y)
         if len(y) != spec_of(X).shape[0]:
             raise InputError(f"y has {len(y)} labels for {spec_of(X).shape[0]} rows", "give one for each")
         if type_of_target(y) not in ("binary", "multiclass"):
             raise InputError(f"y is of the type {type_of_target(y)}", "give one class label for each row")
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise InputError(f"y holds 1 class, {self.classes_[0]!r}", "give rows of at least two classes")
+            raise InputError(
+                f"y holds 1 class, {shown(self.classes_[0])}", "give rows of two classes or more"
+            )
         return X, codes
 
     def row_map(self, X: Any, response: str = "predict") -> RowMap:
