@@ -47,6 +47,7 @@ from gramian.validation import boolean, choice, frequency, integer, subspace_dim
 SAMPLE = 100  # subspaces whose pairs settle the frequency, fewer where they are large
 NONLINEARITIES = ("periodic", "sign", "linear")
 FREQUENCIES = (1e-6, 1e6)  # where the automatic one is looked for
+MOST_PROJECTIONS = 1 << 30
 DIGITS = 4  # of the automatic one: what rounding of the last bits cannot change
 
 
@@ -188,7 +189,7 @@ class GrassmannianRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMix
         return self.n_projections_ * (2 if self.nonlinearity == "periodic" else 1)
 
     def _check_parameters(self) -> None:
-        integer(self.n_projections, "n_projections")
+        integer(self.n_projections, "n_projections", high=MOST_PROJECTIONS)
         choice(self.nonlinearity, "nonlinearity", NONLINEARITIES)
         choice(self.projection, "projection", ("auto", "gaussian"))
         boolean(self.packed, "packed")

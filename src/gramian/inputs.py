@@ -30,6 +30,8 @@ REMEDIES = {  # by words of scikit-learn's messages
     "infinity": "remove these rows or fill them in",
     "Sparse": "give a dense array, for example array.toarray()",
     "features, but": "give the same columns, in the same order",
+    "Feature names are only": "make all names strings: frame.columns = frame.columns.astype(str)",
+    "np.matrix": "give numpy.asarray(matrix)",
     "feature names": "give the same columns, in the same order",
     "inconsistent numbers": "give one value for each row of X",
 }
@@ -44,7 +46,10 @@ def one_line() -> Iterator[None]:
         raise
     except (ValueError, TypeError) as error:
         text = str(error)
-        cause = " ".join(text.partition("\narray=")[0].partition("\n[")[0].split()).rstrip(":.")
+        cause = " ".join(text.partition("\narray=")[0].partition("\n[")[0].split())
+        if "should match" not in text:  # there the names follow; elsewhere advice
+            cause = cause.partition(". ")[0]
+        cause = cause.rstrip(":.")
         remedy = next(
             (remedy for word, remedy in REMEDIES.items() if word in text), "give real numbers, as NumPy does"
         )

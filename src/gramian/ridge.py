@@ -324,6 +324,16 @@ class BlockwiseRidge(MultiOutputMixin, RegressorMixin, _BlockwiseLinear):
         return engine.apply(self.row_map(X), X)
 
 
+def _in_memory(y: Any) -> Any:
+    """Labels that may be stored, one for each row."""
+    if not is_stored(y):
+        return y
+    y = as_array(y, "y")
+    if spec_of(y).shape[1:] != () or not spec_of(y).shape:
+        raise InputError(f"y has shape {spec_of(y).shape}", "give one class label for each row")
+    return loaded(y)
+
+
 class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
     """Ridge regression on the signs of class membership, of any number of rows.
 
@@ -391,7 +401,7 @@ class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
             )
         refuse_masked(y, "y")
         with one_line():
-            y = column_or_1d(loaded(as_array(y, "y") if is_stored(y) else y), warn=True)
+            y = column_or_1d(_in_memory(y), warn=True)
             assert_all_finite(y, input_name="y")
             check_classification_targets(y)
         if len(y) != spec_of(X).shape[0]:
@@ -401,7 +411,7 @@ class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise InputError(
-                f"y holds 1 class, {shown(self.classes_[0])}", "give rows of two classes or more"
+                f"y holds 1 class, {shown(self.classes_[0])}", "give rows of at least two classes"
             )
         return X, codes
 

@@ -106,7 +106,9 @@ def check_choices(cv: Any, selection: str = "best") -> None:
     choice(selection, "selection", SELECTIONS)
     if isinstance(cv, Integral) and not isinstance(cv, bool):
         integer(cv, "cv", low=2, high=MOST_SPLITS)
-    elif not is_splitter(cv) and (not isinstance(cv, Iterable) or isinstance(cv, (str, bytes, dict))):
+    elif not is_splitter(cv) and (
+        not isinstance(cv, Iterable) or isinstance(cv, (str, bytes, dict)) or getattr(cv, "ndim", 1) == 0
+    ):
         raise InputTypeError(
             f"cv is {shown(cv)}", "give a number of folds, a splitter or an iterable of splits"
         )
@@ -153,7 +155,14 @@ def _group_folds(cv: int, groups: NDArray[Any], random: np.random.Generator) -> 
 
 def _listed(splits: Iterable[Any]) -> list[Any]:
     """As many splits as there may be; what splits without end is not waited for."""
-    found = list(islice(splits, MOST_SPLITS + 1))
+    try:
+        found = list(islice(splits, MOST_SPLITS + 1))
+    except (ValueError, TypeError) as error:
+        kind = InputTypeError if isinstance(error, TypeError) else InputError
+        cause = " ".join(str(error).split()).rstrip(".")
+        raise kind(
+            f"cv cannot split these rows, {cause}", "give another splitter, or what it asks for"
+        ) from error
     if len(found) > MOST_SPLITS:
         raise InputError(
             f"cv gives more than {MOST_SPLITS:,} splits", f"give at most {MOST_SPLITS:,}, for example cv=10"
@@ -166,6 +175,10 @@ def _given_folds(splits: list[Any], n_rows: int) -> Folds:
         raise InputError("cv holds no split", "give at least one pair of training and test rows")
     masks = np.zeros((n_rows, 2 * len(splits)), bool)
     for f, pair in enumerate(splits):
+        if isinstance(pair, (str, bytes)) or not isinstance(pair, Sequence | np.ndarray) or len(pair) != 2:
+            raise InputError(
+                f"split {f} of cv is {shown(pair)}", "give pairs of training and test rows, as indices"
+            )
         for side, rows in zip(("training", "test"), pair, strict=True):
             masks[_split_rows(rows, n_rows, f"the {side} rows of split {f}"), 2 * f + (side == "test")] = True
         if (masks[:, 2 * f] & masks[:, 2 * f + 1]).any():

@@ -47,8 +47,9 @@ def floating(block: Any, name: str) -> NDArray[Any]:
     """The block as a C-contiguous array of float32 or float64; integers and booleans become float64."""
     refuse_masked(block, name)
     array = numpy_array(block, name)
-    if array.dtype in (np.float32, np.float64):
-        return np.ascontiguousarray(array)
+    native = array.dtype.newbyteorder("=")
+    if native in (np.float32, np.float64):
+        return np.ascontiguousarray(array, dtype=native)
     if array.dtype.kind in "iub" or array.dtype == np.float16:
         return np.ascontiguousarray(array, dtype=np.float64)
     raise InputTypeError(f"{name} has the type {array.dtype}", "give real numbers, as float32 or float64")
