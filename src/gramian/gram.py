@@ -716,7 +716,7 @@ def _weights(values: Any, rows: int) -> Array:
 
 def _vectors(V: Any, rows: int) -> tuple[Array, bool]:
     """V as (rows, s) float64, and whether it was a single vector."""
-    V = np.asarray(V, dtype=np.float64)
+    V = floating(V, "the other factor").astype(np.float64, copy=False)
     if V.ndim not in (1, 2) or V.shape[0] != rows:
         raise InputError(f"the other factor has shape {V.shape}", f"give ({rows},) or ({rows}, s)")
     return (V[:, None], True) if V.ndim == 1 else (V, False)

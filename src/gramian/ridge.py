@@ -166,6 +166,11 @@ class _BlockwiseLinear(BaseEstimator):
         self.cv_results_ = None
         moments = parts[0] if folds is None else Moments.together([parts[p] for p in folds.everything])
         refuse_no_weight(moments.weight)
+        if not np.isfinite(moments.scatter).all():
+            raise InputError(
+                "products of the columns of X and y overflow float64",
+                "divide each column by its largest value",
+            )
         grid = alpha_grid(moments) if alphas is None else np.array(sorted(alphas, reverse=True))
         chosen = 0
         if folds is not None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gramian.errors import InputError, InputTypeError
 
 HIGHEST_FREQUENCY = 1e100
-LARGEST = float(np.finfo(np.float64).max)
+HIGHEST_TARGET = 1e150
 ORTHONORMAL = {4: 1e-4, 8: 1e-6}  # largest allowed entry of |U'U - I|, by bytes of the float type
 
 
@@ -173,7 +173,10 @@ def real(value: Any, name: str, *, low: float = 0.0, strict: bool = False) -> fl
     """A finite number of at least ``low``, or above it where ``strict``."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InputTypeError(f"{name} is {shown(value)}", "give a number")
-    number = float(value) if abs(value) <= LARGEST else np.inf  # type: ignore[operator]
+    try:
+        number = float(value)
+    except OverflowError:  # of a whole number
+        number = np.inf
     if not np.isfinite(number) or number < low or (strict and number <= low):
         raise InputError(
             f"{name} is {value}", f"give a finite number {'above' if strict else 'of at least'} {low:g}"
@@ -223,8 +226,11 @@ def weights_block(block: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def target_block(block: NDArray[Any]) -> NDArray[np.float64]:
-    """Finite targets as a float64 matrix (n, t)."""
+    """Finite targets as a float64 matrix (n, t), small enough that sums of squares are finite."""
     target = finite(floating(block, "y"), "y").astype(np.float64)
+    largest = np.abs(target).max(initial=0.0)
+    if largest > HIGHEST_TARGET:
+        raise InputError(f"y reaches {largest:.3g}, its square overflows", "divide y by its largest value")
     return target[:, None] if target.ndim == 1 else target
 
 
