@@ -34,6 +34,7 @@ from gramian.components import (
     matrix_components,
     refuse_too_many,
     warn_of_kernel,
+    warn_unused,
 )
 from gramian.engine import RowMap, spec_of
 from gramian.inputs import check_columns, check_rows_and_target, check_side, check_weights
@@ -41,6 +42,7 @@ from gramian.moments import Moments
 from gramian.nystroem import Rotation
 from gramian.selection import (
     Folds,
+    check_choices,
     choose,
     count_parts,
     is_splitter,
@@ -333,6 +335,8 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         single = len(spec_of(y).shape) == 1
         settings = Settings.of(self, n_rows, d)
         alphas = candidates(self.alpha, "alpha", positive)
+        check_choices(self.cv, self.selection)
+        warn_unused(self, settings)
         weights = check_weights(sample_weight, n_rows)
         self.seed_ = seed_of(self.random_state)
         folds = None
