@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from gramian.errors import InputError, InputTypeError
+from gramian.kernels.linear import mapped_rows
 from gramian.validation import choice, matrix
 
 Array = NDArray[Any]
@@ -227,6 +228,63 @@ def _segment_logs(a: Array, b: Array, skip: Indices | None) -> tuple[Indices, Fl
         skip = np.where(skip < 0, -1, place[skip])
     powers = _compiled_or_plain().log_sums(a, b[:, order], _gaps(a, b, skip), starts)
     return classes, powers * math.log(2)
+
+
+def class_probabilities(
+    rows: Array,
+    *,
+    mean: Float64,
+    A: Array,
+    z: Array,
+    n_classes: int,
+    classes: Array | None = None,
+    block: int = BLOCK,
+) -> Array:
+    """Probabilities that the neighbour of a new row is of each class, or the most probable class.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d)
+    mean, A : ndarrays of shapes (d,) and (c, d)
+        The points are ``A (x - mean)``.
+    z : ndarray of shape (c + 1, N)
+        Training points, as `pack_points` returned them.
+    n_classes : int
+    classes : ndarray of shape (n_classes,), optional
+        Where given, the most probable of them is the result.
+    block : int
+        Columns of a tile.
+
+    Returns
+    -------
+    ndarray of shape (n, n_classes), float64, or (n,) of the type of ``classes``
+    """
+    points = pack_points(mapped_rows(rows, mean=mean, A=A), np.zeros(len(rows), np.int64))
+    found = _softmax(_class_logs(points, z, n_classes, None, block))
+    return found if classes is None else classes[found.argmax(axis=1)]
+
+
+def left_out_probabilities(start: int, *, z: Array, n_classes: int, block: int = BLOCK) -> Float64:
+    """The same for the training rows from ``start`` on, one block of them, each from all others."""
+    rows = np.arange(start, min(start + block, z.shape[1]))
+    return _softmax(_class_logs(z[:, rows], z, n_classes, rows, block))
+
+
+def _class_logs(a: Array, z: Array, n_classes: int, rows: Indices | None, block: int) -> Float64:
+    logs = np.full((a.shape[1], n_classes), -np.inf)
+    for start in range(0, z.shape[1], block):
+        columns, skip = z[:, start : start + block], None
+        if rows is not None:
+            inside = (rows >= start) & (rows < start + columns.shape[1])
+            skip = np.where(inside, rows - start, -1)
+        np.logaddexp(logs, class_log_sums(a, columns, n_classes, skip), out=logs)
+    return logs
+
+
+def _softmax(logs: Float64) -> Float64:
+    sizes = np.exp(logs - logs.max(axis=1, keepdims=True))
+    shares: Float64 = sizes / sizes.sum(axis=1, keepdims=True)
+    return shares
 
 
 # ------------------------------------------------------------------------------------- sums to weights
