@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from gramian.errors import InputError, InputTypeError
+from gramian.kernels._jit import plain
 from gramian.kernels.linear import mapped_rows
 from gramian.validation import choice, matrix
 
@@ -113,7 +114,7 @@ def neighbour_sums(a: Array, b: Array) -> tuple[Float64, Float64]:
     Differences, never an expanded square: an offset costs no digits beyond the rounding of the points. A K
     below the normal numbers is 0, see `underflown`. Safe to call from many threads.
     """
-    return _compiled_or_plain().sums(a, b, _gaps(a, b))
+    return _compiled_or_plain().sums(a, b, _triangle(a, b))
 
 
 def neighbour_laplacian(
@@ -136,7 +137,7 @@ def neighbour_laplacian(
         the tiles are added.
     """
     weights = (_in_units(row_weights, a), _in_units(column_weights, b))
-    return _from_units(_compiled_or_plain().laplacian(a, b, _gaps(a, b), None, *weights), a)
+    return _from_units(_compiled_or_plain().laplacian(a, b, _triangle(a, b), None, *weights), a)
 
 
 def shifted_laplacian(
@@ -168,7 +169,7 @@ def shifted_laplacian(
         rest = np.exp2(np.clip(-logs / math.log(2) - shift, -1, 1))
     weights = np.where(np.isfinite(logs), np.stack([-q, q]) * rest, 0.0)
     none = np.zeros((2, b.shape[1]), b.dtype)
-    gaps = _gaps(a, b, skip)
+    gaps = _itself(a, skip)
     return _from_units(_compiled_or_plain().laplacian(a, b, gaps, shift, _in_units(weights, a), none), a)
 
 
@@ -226,7 +227,7 @@ def _segment_logs(a: Array, b: Array, skip: Indices | None) -> tuple[Indices, Fl
     if skip is not None:
         place = np.argsort(order)
         skip = np.where(skip < 0, -1, place[skip])
-    powers = _compiled_or_plain().log_sums(a, b[:, order], _gaps(a, b, skip), starts)
+    powers = _compiled_or_plain().log_sums(a, b[:, order], _itself(a, skip), starts)
     return classes, powers * math.log(2)
 
 
@@ -559,14 +560,18 @@ def neighbour_flops(row_shape: tuple[int, ...]) -> float:
 # ------------------------------------------------------------------- what compiled code and its twin share
 
 
-def _gaps(a: Array, b: Array, skip: Indices | None = None) -> Indices:
-    """First and number of the columns that each row of a tile does not meet, (2, n): itself, or up to it."""
+def _triangle(a: Array, b: Array) -> Indices:
+    """First column that each row of a tile does not meet, and how many, (2, n): up to it on the diagonal."""
     gaps = np.zeros((2, a.shape[1]), np.int64)
-    if skip is not None:
-        gaps[0], gaps[1] = np.maximum(skip, 0), skip >= 0
-    elif a is b:
+    if a is b:
         gaps[1] = np.arange(1, a.shape[1] + 1)
     return gaps
+
+
+def _itself(a: Array, skip: Indices | None) -> Indices:
+    """The same where each row meets all columns but itself."""
+    place = np.full(a.shape[1], -1) if skip is None else skip
+    return np.stack([np.maximum(place, 0), place >= 0]).astype(np.int64)
 
 
 def _in_units(weights: Float64, points: Array) -> Array:
@@ -583,20 +588,28 @@ def _from_units(products: tuple[Array, Array], points: Array) -> tuple[Float64, 
 class _Functions(Protocol):
     """What `_Plain` and the compiled module have."""
 
-    @staticmethod
-    def sums(a: Array, b: Array, gaps: Indices) -> tuple[Float64, Float64]: ...
+    def sums(self, a: Array, b: Array, gaps: Indices, /) -> tuple[Float64, Float64]: ...
 
-    @staticmethod
     def laplacian(
-        a: Array, b: Array, gaps: Indices, shift: Array | None, row_weights: Array, column_weights: Array
+        self,
+        a: Array,
+        b: Array,
+        gaps: Indices,
+        shift: Array | None,
+        row_weights: Array,
+        column_weights: Array,
+        /,
     ) -> tuple[Array, Array]: ...
 
-    @staticmethod
-    def log_sums(a: Array, b: Array, gaps: Indices, starts: Indices) -> Float64: ...
+    def log_sums(self, a: Array, b: Array, gaps: Indices, starts: Indices, /) -> Float64: ...
 
 
 def _compiled_or_plain() -> _Functions:
-    return _Plain
+    if plain():
+        return _Plain()
+    from gramian.kernels import _neighbours
+
+    return _neighbours
 
 
 class _Plain:
