@@ -42,7 +42,8 @@ class Kind:
             word = self.preset.get(name)
             if isinstance(word, str) and settings[name] != word:
                 raise JobError(
-                    f"{name} is {settings[name]!r} beside the word {word!r}", "give that word instead"
+                    f"{name} is {settings[name]!r} beside the word {word!r}",
+                    f"give {settings[name]} as the word",
                 )
         return estimator.set_params(**settings)
 
