@@ -456,6 +456,7 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """
         spec = spec_of(X)
         settings = Settings.of(self, *spec.shape)
+        check_choices(self.cv, self.selection)
         shape = (spec.shape[0],) if y is None else spec_of(y).shape
         searched = _is_searched(settings, candidates(self.alpha, "alpha", positive))
         return components_plan(
