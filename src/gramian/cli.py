@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 the job or the check failed, 2 the words of the call are w
 from __future__ import annotations
 
 import inspect
-import json as _json
 import os
 import shlex
 import sys
@@ -27,8 +26,19 @@ from rich.table import Table
 
 from gramian import __version__
 from gramian.blocks import size_text
-from gramian.errors import GramianError, GramianWarning
-from gramian.job import Cluster, Job, JobError, Stage, command_job, parse_settings, parse_size, read_job
+from gramian.errors import GramianError, GramianWarning, StoreError
+from gramian.job import (
+    Cluster,
+    Job,
+    JobError,
+    Stage,
+    command_job,
+    json_text,
+    parse_settings,
+    parse_size,
+    read_job,
+    wrong_words,
+)
 
 if TYPE_CHECKING:  # what computes is imported where it is used: help and health checks answer at once
     from gramian import pipeline
@@ -219,10 +229,14 @@ class Display:
             self.say(f"{name}: {done:,}/{total:,} blocks, {rate or 'no rate yet'}, {left:.0f} s left")
 
 
+def _print_json(facts: Any) -> None:
+    print(json_text(facts))
+
+
 def _print_plan(found: pipeline.Outline, as_json: bool) -> None:
     steps, facts = found.plan.rows(), found.facts()
     if as_json:
-        print(_json.dumps({"steps": steps, **facts}, indent=2))
+        _print_json({"steps": steps, **facts})
         return
     table = Table(box=None, pad_edge=False)
     for place, column in enumerate(steps[0]):
@@ -245,16 +259,13 @@ def _print_plan(found: pipeline.Outline, as_json: bool) -> None:
 
 def _print_outcome(outcome: pipeline.Outcome, job: Job, display: Display, as_json: bool) -> None:
     if as_json:
-        print(
-            _json.dumps(
-                {
-                    "run": outcome.root,
-                    "planned_bytes": outcome.planned,
-                    "measured_bytes": outcome.measured,
-                    "stages": outcome.records,
-                },
-                indent=2,
-            )
+        _print_json(
+            {
+                "run": outcome.root,
+                "planned_bytes": outcome.planned,
+                "measured_bytes": outcome.measured,
+                "stages": outcome.records,
+            }
         )
     else:
         for record in outcome.records:
@@ -544,7 +555,8 @@ def ingest(
     from gramian.ingest import ingest as bring_in
 
     display = Display(quiet=json)
-    with display.open():
+    options = ("split", "energy", "rank", "size", "on_deficient", "random_state", "group_by", "labels")
+    with display.open(), wrong_words(options):
         data = bring_in(
             source,
             dest,
@@ -564,11 +576,7 @@ def ingest(
             on_progress=lambda seen: display.progress(seen.name, seen.done, seen.total),
         )
     if json:
-        print(
-            _json.dumps(
-                {"store": dest, "kind": data.kind, "rows": data.rows, "arrays": list(data.arrays)}, indent=2
-            )
-        )
+        _print_json({"store": dest, "kind": data.kind, "rows": data.rows, "arrays": list(data.arrays)})
     else:
         stderr.print(escape(repr(data)), soft_wrap=True)
 
@@ -595,14 +603,19 @@ def inspect_(
 
     found = look(store)
     if json:
-        print(_json.dumps(found.facts(), indent=2))
+        _print_json(found.facts())
     else:
         figures = ", ".join(f"{name} {value}" for name, value in found.figures.items())
         print(f"{found.path}: {found.kind}, {figures}")
         _print_rows(found.rows())
         _print_rows(found.check_rows())
-    if not found.ok:
-        raise typer.Exit(FAILED)
+    failed = [check for check in found.checks if not check.passed]
+    if failed:
+        first = f"{failed[0].array} {failed[0].name}: {failed[0].found}"
+        raise StoreError(
+            f"{store} fails {len(failed)} of {len(found.checks)} checks, {first}",
+            "make the store again, or resume the run that made it",
+        )
 
 
 @app.command(rich_help_panel=LOOK)
@@ -622,17 +635,16 @@ def verify(
 
     bad = check(target)
     if json:
-        print(
-            _json.dumps(
-                [{"array": item.label, "chunk": item.key, "state": item.state} for item in bad], indent=2
-            )
-        )
+        _print_json([{"array": item.label, "chunk": item.key, "state": item.state} for item in bad])
     else:
         for item in bad:
             print(f"{item.label} {item.key} {item.state}")
-        stderr.print(f"{len(bad)} bad blocks" if bad else "every recorded block is as it was written")
     if bad:
-        raise typer.Exit(FAILED)
+        raise StoreError(
+            f"{len(bad)} bad blocks in {target}", "give --resume to the command that made it: it mends them"
+        )
+    if not json:
+        stderr.print("every recorded block is as it was written")
 
 
 @app.command(rich_help_panel=LOOK)

@@ -9,6 +9,7 @@ scores of the training rows are ``Z = W^-1/2 U D^1/2`` and those of x are ``Kc(x
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,7 +30,16 @@ from gramian.nystroem import NystroemFeatures, Rotation, leading, upright
 from gramian.sources import loaded
 from gramian.spectral import leading_eigenpairs, plan_eigenpairs
 from gramian.streams import Stream, draw_rows
-from gramian.validation import candidates, choice, integer, matrix, same_columns, weights_block
+from gramian.validation import (
+    boolean,
+    candidates,
+    choice,
+    integer,
+    matrix,
+    refuse_no_weight,
+    same_columns,
+    weights_block,
+)
 
 Array = NDArray[np.float64]
 
@@ -87,9 +97,11 @@ class Settings:
         if solver == "auto":
             solver = "dense" if n_rows <= DENSE_ROWS else "nystroem"
         choice(estimator.landmarks, "landmarks", ("uniform",))
+        center = boolean(estimator.center, "center")
         knots = _given_knots(estimator.knots, n_columns)
         if knots is not None:
             n_knots = len(knots)
+            _count(estimator.n_knots, "n_knots", 0, sys.maxsize)
         else:
             n_knots = _count(estimator.n_knots, "n_knots", min(n_rows, MANY_KNOTS), n_rows)
         several = candidates(estimator.n_components, "n_components", integer)
@@ -99,7 +111,9 @@ class Settings:
         if solver == "nystroem":
             usual = min(n_rows, max(MANY_LANDMARKS, 4 * wanted))
             n_landmarks = _count(estimator.n_landmarks, "n_landmarks", usual, n_rows)
-        most = min(n_landmarks, n_rows - bool(estimator.center))
+        else:
+            _count(estimator.n_landmarks, "n_landmarks", 0, sys.maxsize)
+        most = min(n_landmarks, n_rows - center)
         if several and several[-1] > most:
             raise InputError(
                 f"n_components is {several[-1]}, {n_rows} rows, {n_landmarks} landmarks have at most {most}",
@@ -116,7 +130,7 @@ class Settings:
             knots,
             n_knots,
             n_landmarks,
-            bool(estimator.center),
+            center,
         )
 
     def of_fold(self, n_rows: int) -> Settings:
@@ -124,6 +138,20 @@ class Settings:
         return replace(
             self, n_rows=n_rows, n_knots=min(self.n_knots, n_rows) if self.knots is None else self.n_knots
         )
+
+
+def warn_unused(estimator: Any, settings: Settings) -> None:
+    """Warn of a parameter that was set and plays no part beside the others."""
+    reasons = {}
+    if settings.solver != "nystroem":
+        how = " (by 'auto')" if estimator.solver == "auto" else ""
+        reasons["n_landmarks"] = f"the solver is {settings.solver!r}{how}; set 'nystroem' or leave it out"
+    if settings.knots is not None:
+        reasons["n_knots"] = "the knots are given; leave it out"
+    for name, reason in reasons.items():
+        value = getattr(estimator, name)
+        if not isinstance(value, str):
+            warnings.warn(f"{name} = {value} has no effect, {reason}", GramianWarning, stacklevel=3)
 
 
 def _degrees(value: Any, n_columns: int) -> tuple[int | None, ...]:
@@ -616,10 +644,13 @@ def fit_components(X: Any, weights: Any, settings: Settings, seed: int) -> Compo
     if settings.solver != "nystroem":
         rows = loaded_rows(X, settings)
         warn_of_kernel(kernel, rows)
-        weights = None if weights is None else weights_block(loaded(weights))
+        if weights is not None:
+            weights = weights_block(loaded(weights))
+            refuse_no_weight(weights.sum())
         return matrix_components(kernel, rows, weights, settings, settings.limit, seed)
     landmarks = draw_landmarks(X, settings, seed)
     warn_of_kernel(kernel, landmarks)
     found = LandmarkMoments(kernel, landmarks, settings, X, weights=weights)
     with engine.pinned():
+        refuse_no_weight(found.parts[0].weight)
         return found.components(found.parts[0])[0]

@@ -27,6 +27,7 @@ from gramian.components import (
     fit_components,
     linear_map,
     refuse_too_many,
+    warn_unused,
 )
 from gramian.engine import RowMap, spec_of
 from gramian.errors import GramianWarning, InputError
@@ -40,11 +41,12 @@ from gramian.kernels.rank_one import (
 )
 from gramian.maps import bounded_step
 from gramian.streams import Stream, draw_rows, seed_of
-from gramian.validation import choice, frequency, integer, subspace_dimensions, subspaces
+from gramian.validation import boolean, choice, frequency, integer, subspace_dimensions, subspaces
 
 SAMPLE = 100  # subspaces whose pairs settle the frequency, fewer where they are large
 NONLINEARITIES = ("periodic", "sign", "linear")
 FREQUENCIES = (1e-6, 1e6)  # where the automatic one is looked for
+MOST_PROJECTIONS = 1 << 30
 DIGITS = 4  # of the automatic one: what rounding of the last bits cannot change
 
 
@@ -186,10 +188,10 @@ class GrassmannianRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMix
         return self.n_projections_ * (2 if self.nonlinearity == "periodic" else 1)
 
     def _check_parameters(self) -> None:
-        integer(self.n_projections, "n_projections")
+        integer(self.n_projections, "n_projections", high=MOST_PROJECTIONS)
         choice(self.nonlinearity, "nonlinearity", NONLINEARITIES)
         choice(self.projection, "projection", ("auto", "gaussian"))
-        choice(self.packed, "packed", (True, False))
+        boolean(self.packed, "packed")
         if self.packed and self.nonlinearity != "sign":
             raise InputError(
                 f"packed is True with nonlinearity {self.nonlinearity!r}", "pack signs: nonlinearity='sign'"
@@ -438,6 +440,7 @@ class HALPrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         X = check_rows(self, X, minimum=2)
         n_rows, d = spec_of(X).shape
         settings = _one_of_each(Settings.of(self, n_rows, d))
+        warn_unused(self, settings)
         weights = check_weights(sample_weight, n_rows)
         self.seed_ = seed_of(self.random_state)
         with engine.staged(X, weights) as (X, weights):

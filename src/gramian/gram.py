@@ -39,7 +39,7 @@ from gramian.sources import is_dask
 from gramian.store.layout import create_array, create_store
 from gramian.store.writer import checksum
 from gramian.streams import Stream, generator, seed_of
-from gramian.validation import choice, floating, integer, matrix, real, subspaces
+from gramian.validation import boolean, choice, floating, integer, matrix, real, subspaces
 
 Array = NDArray[Any]
 Check = Callable[[Array, str], Array]
@@ -304,7 +304,7 @@ class GramOperator:
         **params: Any,
     ) -> None:
         self.kernel: str = choice(kernel, "kernel", [*KERNELS, "precomputed"])
-        self.center = bool(center)
+        self.center = boolean(center, "center")
         self._scale = _scale(scale)
         self._X = _rows_of(X, "X")
         self._Y = None if Y is None else _rows_of(Y, "Y")
@@ -716,7 +716,7 @@ def _weights(values: Any, rows: int) -> Array:
 
 def _vectors(V: Any, rows: int) -> tuple[Array, bool]:
     """V as (rows, s) float64, and whether it was a single vector."""
-    V = np.asarray(V, dtype=np.float64)
+    V = floating(V, "the other factor").astype(np.float64, copy=False)
     if V.ndim not in (1, 2) or V.shape[0] != rows:
         raise InputError(f"the other factor has shape {V.shape}", f"give ({rows},) or ({rows}, s)")
     return (V[:, None], True) if V.ndim == 1 else (V, False)

@@ -33,6 +33,7 @@ from gramian.components import (
     matrix_components,
     refuse_too_many,
     warn_of_kernel,
+    warn_unused,
 )
 from gramian.engine import RowMap, spec_of
 from gramian.features import HALEstimator
@@ -42,6 +43,7 @@ from gramian.nystroem import Rotation
 from gramian.selection import (
     FoldMoments,
     Folds,
+    check_choices,
     choose,
     count_parts,
     is_splitter,
@@ -325,6 +327,8 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, HALEstimator):
         single = len(spec_of(y).shape) == 1
         settings = Settings.of(self, n_rows, d)
         alphas = candidates(self.alpha, "alpha", positive)
+        check_choices(self.cv, self.selection)
+        warn_unused(self, settings)
         weights = check_weights(sample_weight, n_rows)
         self.seed_ = seed_of(self.random_state)
         folds = None

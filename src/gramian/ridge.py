@@ -17,12 +17,20 @@ from gramian import engine
 from gramian.blocks import ArraySpec, Grid, Plan
 from gramian.engine import RowMap, spec_of
 from gramian.errors import InputError
-from gramian.inputs import check_columns, check_rows, check_rows_and_target, check_side, check_weights
+from gramian.inputs import (
+    check_columns,
+    check_rows,
+    check_rows_and_target,
+    check_side,
+    check_weights,
+    one_line,
+)
 from gramian.kernels.linear import class_rows, linear_rows
 from gramian.moments import MomentPass, Moments, PlainFeatures, above_rounding, row_moments
 from gramian.selection import (
     Choice,
     FoldMoments,
+    check_choices,
     choose,
     count_parts,
     is_splitter,
@@ -31,9 +39,17 @@ from gramian.selection import (
     relative_scores,
     warn_edge,
 )
-from gramian.sources import loaded
+from gramian.sources import as_array, is_stored, loaded
 from gramian.streams import seed_of
-from gramian.validation import candidates, not_negative, refuse_no_weight, same_columns
+from gramian.validation import (
+    boolean,
+    candidates,
+    not_negative,
+    refuse_masked,
+    refuse_no_weight,
+    same_columns,
+    shown,
+)
 
 Array = NDArray[np.float64]
 
@@ -119,7 +135,7 @@ class _BlockwiseLinear(BaseEstimator):
     def _fit(
         self, X: Any, target: Any, sample_weight: Any, groups: Any, *, n_targets: int, n_classes: int = 0
     ) -> None:
-        alphas, n_rows = candidates(self.alpha, "alpha", not_negative), spec_of(X).shape[0]
+        alphas, n_rows = self._check_parameters(), spec_of(X).shape[0]
         weights = check_weights(sample_weight, n_rows)
         groups = loaded(check_side(groups, n_rows, "groups"))
         self.seed_ = seed_of(self.random_state)
@@ -148,9 +164,20 @@ class _BlockwiseLinear(BaseEstimator):
         with engine.pinned():
             self._solve(FoldMoments(moments, folds), alphas)
 
+    def _check_parameters(self) -> tuple[float, ...] | None:
+        """What can be said without data; the candidates for alpha."""
+        boolean(self.fit_intercept, "fit_intercept")
+        check_choices(self.cv)
+        return candidates(self.alpha, "alpha", not_negative)
+
     def _solve(self, moments: FoldMoments, alphas: tuple[float, ...] | None) -> None:
         self.cv_results_, total = None, moments.everything
         refuse_no_weight(total.weight)
+        if not np.isfinite(total.scatter).all():
+            raise InputError(
+                "products of the columns of X and y overflow float64",
+                "divide each column by its largest value",
+            )
         grid = alpha_grid(total) if alphas is None else np.array(sorted(alphas, reverse=True))
         chosen = 0
         if moments.folds is not None:
@@ -173,7 +200,8 @@ class _BlockwiseLinear(BaseEstimator):
         spec, beside = spec_of(X), [] if y is None else [spec_of(y)]
         n_rows, m = spec.shape
         t = beside[0].shape[1] if beside and len(beside[0].shape) == 2 else 1
-        n_parts = 1 if isinstance(self.alpha, (int, float)) else count_parts(self.cv)
+        alphas = self._check_parameters()
+        n_parts = count_parts(self.cv) if alphas is None or len(alphas) > 1 else 1
         figures = _pass(spec, t, n_parts)
         step = figures.step("gram", spec, *beside, flops=float(n_rows) * (1 + m + t) ** 2)
         solve = 2 * figures.result + 4 * 8 * (1 + m + t) ** 2
@@ -269,6 +297,16 @@ class BlockwiseRidge(MultiOutputMixin, RegressorMixin, _BlockwiseLinear):
         return engine.apply(self.row_map(X), X)
 
 
+def _in_memory(y: Any) -> Any:
+    """Labels that may be stored, one for each row."""
+    if not is_stored(y):
+        return y
+    y = as_array(y, "y")
+    if spec_of(y).shape[1:] != () or not spec_of(y).shape:
+        raise InputError(f"y has shape {spec_of(y).shape}", "give one class label for each row")
+    return loaded(y)
+
+
 class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
     """Ridge regression on the signs of class membership, of any number of rows.
 
@@ -325,16 +363,20 @@ class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
             raise InputError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None", "give y"
             )
-        y = column_or_1d(loaded(y), warn=True)
-        assert_all_finite(y, input_name="y")
-        check_classification_targets(y)
+        refuse_masked(y, "y")
+        with one_line():
+            y = column_or_1d(_in_memory(y), warn=True)
+            assert_all_finite(y, input_name="y")
+            check_classification_targets(y)
         if len(y) != spec_of(X).shape[0]:
             raise InputError(f"y has {len(y)} labels for {spec_of(X).shape[0]} rows", "give one for each")
         if type_of_target(y) not in ("binary", "multiclass"):
             raise InputError(f"y is of the type {type_of_target(y)}", "give one class label for each row")
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise InputError(f"y holds 1 class, {self.classes_[0]!r}", "give rows of at least two classes")
+            raise InputError(
+                f"y holds 1 class, {shown(self.classes_[0])}", "give rows of at least two classes"
+            )
         return X, codes
 
     def row_map(self, X: Any, response: str = "predict") -> RowMap:

@@ -128,6 +128,8 @@ def leading_eigenpairs(
     rows = _symmetric_rows(operator)
     integer(k, "k", high=rows)
     choice(landmarks, "landmarks", ["uniform"])
+    if n_landmarks != "auto":
+        integer(n_landmarks, "n_landmarks")
     solver = choose_solver(operator, solver)
     seed = seed_of(random_state)
     with operator.staged() as staged:

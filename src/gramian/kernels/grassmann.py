@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from gramian.errors import InputError
 from gramian.kernels._jit import plain
-from gramian.validation import frequency, subspace_dimensions, subspaces
+from gramian.validation import boolean, frequency, subspace_dimensions, subspaces
 
 Array = NDArray[Any]
 
@@ -156,7 +156,7 @@ def projection_kernel(X: Array, Y: Array | None = None, *, normalize: bool = Fal
            [0.36, 1.  ]])
     """
     a, b = _stack_checked(X, Y)
-    return projection_tile(a, b, normalize=normalize)
+    return projection_tile(a, b, normalize=boolean(normalize, "normalize"))
 
 
 def periodic_kernel(X: Array, Y: Array | None = None, *, omega: float) -> Array:
