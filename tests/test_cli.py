@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from gramian import cli, open_dataset
+from gramian import cli, console, open_dataset
 from gramian.ingest import ingest
 
 HERE = ("--workers", "0", "--threads", "2")
@@ -308,8 +308,8 @@ def test_warnings_are_one_line_each(data, call):
 
 def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(cli.time, "monotonic", lambda: now[0])
-    display = cli.Display(quiet=False)
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    display = console.Display(quiet=False)
     with display.open():
         for done in range(101):
             display.progress("features: features", done, 100)
@@ -321,8 +321,8 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch)
 
 def test_on_a_terminal_progress_is_bars(monkeypatch):
     stream = io.StringIO()
-    monkeypatch.setattr(cli, "stderr", cli.Console(file=stream, force_terminal=True, width=100))
-    display = cli.Display(quiet=False)
+    monkeypatch.setattr(console, "stderr", console.Console(file=stream, force_terminal=True, width=100))
+    display = console.Display(quiet=False)
     with display.open():
         display.progress("fit: sum", 0, 4)
         display.progress("fit: sum", 4, 4)

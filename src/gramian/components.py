@@ -654,16 +654,3 @@ def fit_components(X: Any, weights: Any, settings: Settings, seed: int) -> Compo
     with engine.pinned():
         refuse_no_weight(found.parts[0].weight)
         return found.components(found.parts[0])[0]
-
-
-def keep_components(model: Any, components: Components, settings: Settings) -> None:
-    """What every estimator made of components learns."""
-    model.knots_ = components.kernel.knots
-    model.knot_weights_ = components.kernel.knot_weights
-    model.max_degree_ = components.kernel.max_degree
-    model.landmarks_ = components.landmarks
-    model.kernel_scale_ = components.scale
-    model.eigenvalues_ = components.eigenvalues
-    model.explained_variance_ratio_ = components.eigenvalues / components.total
-    model.n_components_ = len(components.eigenvalues)
-    model.solver_ = settings.solver

@@ -280,8 +280,13 @@ def merge_clusters(job: Cluster, call: Cluster | None) -> Cluster:
 
 def _check_cluster(where: Cluster) -> None:
     """Certificates are for a scheduler's address."""
-    for name in ("tls_ca", "tls_cert", "tls_key"):
-        value = getattr(where, name)
+    given = {name: getattr(where, name) for name in ("tls_ca", "tls_cert", "tls_key")}
+    lacking = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is None]
+    if 0 < len(lacking) < len(given):
+        raise JobError(
+            f"{' and '.join(lacking)} is not given", "give --tls-ca, --tls-cert and --tls-key together"
+        )
+    for name, value in given.items():
         if value is not None and not (where.scheduler or "").startswith("tls://"):
             place = "no scheduler" if where.scheduler is None else f"the scheduler {where.scheduler}"
             raise JobError(

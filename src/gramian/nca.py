@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -22,10 +22,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from gramian import engine
-from gramian.blocks import ArraySpec, Grid
-from gramian.engine import RowMap, Step, spec_of
+from gramian.blocks import ArraySpec, Grid, Plan
+from gramian.engine import RowMap, Step, spec_of, sum_step
 from gramian.errors import GramianWarning, InputError
-from gramian.inputs import check_columns, check_rows_and_labels, refuse_lazy_frame
+from gramian.inputs import check_columns, check_rows_and_labels, one_line, refuse_lazy_frame
 from gramian.kernels.linear import centred_products, mapped_rows
 from gramian.kernels.neighbours import (
     BLOCK,
@@ -176,6 +176,12 @@ def pair_step(n_rows: int, c: int, dtype: np.dtype[Any], tasks: int) -> Step:
         driver_bytes=2 * points + 4 * result,
         result_bytes=result,
     )
+
+
+def _times(step: Step, count: int) -> Step:
+    """So many of them, one after the other."""
+    grown = {name: count * getattr(step, name) for name in ("tasks", "read", "written", "files", "flops")}
+    return replace(step, **grown)
 
 
 # ------------------------------------------------------------------------------------- where it starts
@@ -347,7 +353,8 @@ class _Settings:
             if init == "auto":
                 init = "lda" if c <= min(d, n_classes - 1) else "pca" if c < min(d, n_rows) else "identity"
         else:
-            init = check_array(init, dtype=np.float64, input_name="init")
+            with one_line():
+                init = check_array(init, dtype=np.float64, input_name="init")
             c = len(init) if c is None else c
             if init.shape != (c, d):
                 raise InputError(
@@ -355,12 +362,12 @@ class _Settings:
                 )
         if c > d:
             raise InputError(f"n_components is {c} for {d} columns", f"give at most {d}")
-        if init == "pca" and c > min(n_rows, d):
+        if isinstance(init, str) and init == "pca" and c > min(n_rows, d):
             raise InputError(
                 f"init='pca' has at most {min(n_rows, d)} components, n_components is {c}",
                 "give fewer, or init='identity'",
             )
-        if init == "lda" and c > n_classes - 1:
+        if isinstance(init, str) and init == "lda" and c > n_classes - 1:
             raise InputError(
                 f"init='lda' has at most {n_classes - 1} components, n_components is {c}",
                 "give fewer, or init='pca'",
@@ -729,6 +736,38 @@ class NeighborhoodComponentsAnalysis(
         """The most probable class: (N,)."""
         X = check_columns(self, X)
         return engine.apply(self.row_map(X, "predict"), X)
+
+    def plan(self, X: ArraySpec, y: ArraySpec | None = None) -> Plan:  # noqa: ARG002
+        """What `fit` takes, from shapes alone; for exact solvers at one evaluation and a half an iteration.
+
+        Parameters
+        ----------
+        X : ArraySpec or array (N, d)
+        y : ignored; the moments are planned for two classes
+        """
+        spec = spec_of(X)
+        n_rows, d = spec.shape
+        dtype, settings = point_type(spec), _Settings.of(self, n_rows, d, 2)
+        c = settings.n_components
+        start = moment_pass(spec, 2).step("moments", spec, flops=2.0 * n_rows * d**2)
+        points = point_map(spec, np.zeros(d), np.zeros((c, d)), dtype).collect_step("points", spec)
+        if settings.solver == "minibatch":
+            kept = 4 * settings.n_references * d * dtype.itemsize + 2 * n_rows * (c + 1) * 8
+            flops = n_rows * settings.n_references * neighbour_flops((c,)) + 2.0 * n_rows * c * d
+            batches = Step(
+                "epochs",
+                settings.max_iter,
+                read=settings.max_iter * spec.nbytes,
+                flops=settings.max_iter * flops,
+                driver_bytes=kept + 64 * settings.batch_size * d,
+            )
+            return Plan((start, batches, points))
+        count = settings.max_iter + settings.max_iter // 2
+        tasks = len(Grid(n_rows, BLOCK))
+        pairs = pair_step(n_rows, c, dtype, tasks)
+        grid, scratch = product_grid(spec, c, dtype)
+        back = sum_step("gradient", grid, spec, scratch=scratch, result=8 * c * d, flops=2.0 * n_rows * c * d)
+        return Plan((start, _times(points, count), _times(pairs, 2 * count), _times(back, count)))
 
     def leave_one_out_proba(self) -> Float64:
         """Probabilities of the classes for each training row from all others: (N, C)."""

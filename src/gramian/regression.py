@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 
 from gramian import engine
 from gramian.blocks import ArraySpec, Plan
@@ -28,7 +28,6 @@ from gramian.components import (
     components_plan,
     draw_knots,
     draw_landmarks,
-    keep_components,
     linear_map,
     loaded_rows,
     matrix_components,
@@ -37,10 +36,12 @@ from gramian.components import (
     warn_unused,
 )
 from gramian.engine import RowMap, spec_of
+from gramian.features import HALEstimator
 from gramian.inputs import check_columns, check_rows_and_target, check_side, check_weights
 from gramian.moments import Moments
 from gramian.nystroem import Rotation
 from gramian.selection import (
+    FoldMoments,
     Folds,
     check_choices,
     choose,
@@ -222,7 +223,7 @@ class _Moments:
         seed: int,
         folds: Folds | None,
     ) -> None:
-        self._settings, self._folds = settings, folds
+        self._center = settings.center
         kernel = draw_knots(X, weights, settings, degree, seed)
         landmarks = draw_landmarks(X, settings, seed)
         warn_of_kernel(kernel, landmarks)
@@ -230,49 +231,38 @@ class _Moments:
         self._pass = LandmarkMoments(
             kernel, landmarks, settings, X, target=y, weights=weights, parts=parts, n_parts=n_parts
         )
-        refuse_no_weight(self._everything.weight)
-
-    @property
-    def _everything(self) -> Moments:
-        return self._together(
-            tuple(range(len(self._pass.parts))) if self._folds is None else self._folds.everything
-        )
+        self._moments = FoldMoments(self._pass.parts, folds)
+        refuse_no_weight(self._moments.everything.weight)
 
     @property
     def variance(self) -> Array:
         """Of each target: (t,)."""
-        moments = self._everything.with_targets(self._pass.n_targets)
-        return variances(moments.target_squares, moments.weight, moments.target_mean)
+        return self._moments.variance(self._pass.n_targets)
 
     def full(self) -> Fit:
         """To all rows."""
-        moments = self._everything
+        moments = self._moments.everything
         components, rotation = self._pass.components(moments)
         fit, _ = self._fit(rotation, moments)
         return replace(fit, components=components)
 
     def split(self, f: int) -> Fit:
         """To the training rows of a split, with errors on its test rows."""
-        assert self._folds is not None
-        train, test = self._together(self._folds.train[f]), self._together(self._folds.test[f])
-        refuse_empty(f, train.weight, test.weight)
+        train, test = self._moments.split(f)
         rotation = self._pass.rotation(train)
         fit, centre = self._fit(rotation, train)
         scored = rotation.scored(test, self._pass.n_targets)
         return replace(fit, errors=partial(scored.squared_errors, centre=centre), test_weight=test.weight)
 
-    def _together(self, parts: tuple[int, ...]) -> Moments:
-        return Moments.together([self._pass.parts[part] for part in parts])
-
     def _fit(self, rotation: Rotation, moments: Moments) -> tuple[Fit, Array]:
-        scored = rotation.scored(moments, self._pass.n_targets).about_mean(self._settings.center)
+        scored = rotation.scored(moments, self._pass.n_targets).about_mean(self._center)
         return Fit(rotation.eigenvalues, scored.cross, moments.weight, scored.target_mean), scored.mean
 
 
 # ------------------------------------------------------------------------------------- the estimators
 
 
-class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+class _ComponentRegressor(MultiOutputMixin, RegressorMixin, HALEstimator):
     """Linear regression on the principal components of the HAL kernel; the penalty is the subclass's."""
 
     coef_: Any
@@ -295,18 +285,20 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         selection: str = "best",
         random_state: Any = None,
     ) -> None:
+        super().__init__(
+            n_components,
+            max_degree=max_degree,
+            n_knots=n_knots,
+            knots=knots,
+            solver=solver,
+            n_landmarks=n_landmarks,
+            landmarks=landmarks,
+            center=center,
+            random_state=random_state,
+        )
         self.alpha = alpha
-        self.n_components = n_components
-        self.max_degree = max_degree
-        self.n_knots = n_knots
-        self.knots = knots
-        self.solver = solver
-        self.n_landmarks = n_landmarks
-        self.landmarks = landmarks
-        self.center = center
         self.cv = cv
         self.selection = selection
-        self.random_state = random_state
 
     @staticmethod
     @abstractmethod
@@ -412,7 +404,7 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         coefficients = self._path(fit.eigenvalues[:count], fit.cross[:count], np.array([alpha * fit.weight]))[
             :, 0
         ]
-        keep_components(self, components, settings)
+        self._keep(components, settings)
         self.alpha_ = alpha
         self.coef_ = coefficients.T.copy()
         self.dual_coef_ = components.projection @ coefficients / components.scale
@@ -442,9 +434,8 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def row_map(self, X: Any) -> RowMap:
         """The map of blocks behind `predict`, for rows of the shape and type of X."""
-        kernel = HALKernel(self.knots_, self.knot_weights_, self.max_degree_)
         constant = -np.asarray(self.intercept_)
-        return linear_map(X, kernel, self.landmarks_, self.dual_coef_, constant, np.dtype(np.float64))
+        return linear_map(X, self._kernel, self.landmarks_, self.dual_coef_, constant, np.dtype(np.float64))
 
     def plan(self, X: ArraySpec, y: ArraySpec | None = None) -> Plan:
         """What `fit` takes, from shapes alone.
@@ -456,6 +447,7 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """
         spec = spec_of(X)
         settings = Settings.of(self, *spec.shape)
+        check_choices(self.cv, self.selection)
         shape = (spec.shape[0],) if y is None else spec_of(y).shape
         searched = _is_searched(settings, candidates(self.alpha, "alpha", positive))
         return components_plan(
@@ -502,8 +494,13 @@ class PCHARRegressor(_ComponentRegressor):
         "auto": all with a positive eigenvalue up to 4,096 rows, 512 beyond. Several: cross-validation.
     max_degree : int, None, sequence of these, or "auto", default "auto"
         Highest degree of interaction; several: cross-validation.
-    n_knots, knots, solver, n_landmarks, landmarks, center
-        As in `HALPrincipalComponents`. Without centring there is no intercept.
+    n_knots : int or "auto", default "auto"
+    knots : "rows" or array (m, d), default "rows"
+    solver : {"auto", "dense", "randomized", "nystroem"}, default "auto"
+    n_landmarks : int or "auto", default "auto"
+    landmarks : "uniform", default "uniform"
+    center : bool, default True
+        These six as in `HALPrincipalComponents`. Without centring there is no intercept.
     cv : int, splitter or iterable of splits, default 5
         A number means shuffled folds, drawn by row index; of whole groups where `fit` gets groups.
     selection : {"best", "one_se"}, default "best"
@@ -566,10 +563,18 @@ class PCHALRegressor(_ComponentRegressor):
     alpha : float, sequence of float or "auto", default "auto"
         The papers' lambda, above 0; it scales with y. "auto": 31 values of ``n alpha`` from the largest
         ``|z_j'y|``, where no component is left, down to 1e-6 of it.
-    n_components, max_degree, n_knots, knots, solver, n_landmarks, landmarks, center
-        As in `PCHARRegressor`.
-    cv, selection, random_state
-        As in `PCHARRegressor`.
+    n_components : int, sequence of int or "auto", default "auto"
+    max_degree : int, None, sequence of these, or "auto", default "auto"
+    n_knots : int or "auto", default "auto"
+    knots : "rows" or array (m, d), default "rows"
+    solver : {"auto", "dense", "randomized", "nystroem"}, default "auto"
+    n_landmarks : int or "auto", default "auto"
+    landmarks : "uniform", default "uniform"
+    center : bool, default True
+    cv : int, splitter or iterable of splits, default 5
+    selection : {"best", "one_se"}, default "best"
+    random_state : int, Generator, RandomState or None, default None
+        All but alpha as in `PCHARRegressor`.
 
     Attributes
     ----------

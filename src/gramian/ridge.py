@@ -26,16 +26,14 @@ from gramian.kernels.linear import class_rows, linear_rows
 from gramian.moments import MomentPass, Moments, PlainFeatures, above_rounding, row_moments
 from gramian.selection import (
     Choice,
-    Folds,
+    FoldMoments,
     check_choices,
     choose,
     count_parts,
     is_splitter,
     make_folds,
     refuse_constant,
-    refuse_empty,
     relative_scores,
-    variances,
     warn_edge,
 )
 from gramian.sources import loaded
@@ -95,15 +93,13 @@ def alpha_grid(moments: Moments) -> Array:
     return np.asarray(RELATIVE_GRID[::-1] * (scale if scale > 0 else 1.0))
 
 
-def select_alpha(parts: list[Moments], folds: Folds, alphas: Array, fit_intercept: bool) -> Choice:
+def select_alpha(moments: FoldMoments, n_splits: int, alphas: Array, fit_intercept: bool) -> Choice:
     """The alpha with the best mean score over the splits; `alphas` stand in descending order."""
-    total = Moments.together([parts[p] for p in folds.everything])
-    variance = variances(total.target_squares, total.weight, total.target_mean)
+    variance = moments.variance(len(moments.everything.target_mean))
     refuse_constant(variance)
-    scores = np.empty((len(folds), len(alphas)))
-    for f in range(len(folds)):
-        train, test = (Moments.together([parts[p] for p in side[f]]) for side in (folds.train, folds.test))
-        refuse_empty(f, train.weight, test.weight)
+    scores = np.empty((n_splits, len(alphas)))
+    for f in range(n_splits):
+        train, test = moments.split(f)
         train = train.about_mean(fit_intercept)
         errors = test.squared_errors(ridge_coefficients(train, alphas), train.mean)
         scores[f] = relative_scores(errors, test.weight, variance)
@@ -122,34 +118,46 @@ class _BlockwiseLinear(BaseEstimator):
 
     coef_: Any
     intercept_: Any
-    alpha: Any
-    fit_intercept: bool
-    cv: Any
-    random_state: Any
+
+    def __init__(
+        self, alpha: Any = "auto", *, fit_intercept: bool = True, cv: Any = 5, random_state: Any = None
+    ) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.cv = cv
+        self.random_state = random_state
 
     def _fit(
-        self, X: Any, sides: dict[str, Any], n_targets: int, n_classes: int, groups: Any, target: Any
+        self, X: Any, target: Any, sample_weight: Any, groups: Any, *, n_targets: int, n_classes: int = 0
     ) -> None:
-        alphas = self._check_parameters()
+        alphas, n_rows = self._check_parameters(), spec_of(X).shape[0]
+        weights = check_weights(sample_weight, n_rows)
+        groups = loaded(check_side(groups, n_rows, "groups"))
         self.seed_ = seed_of(self.random_state)
-        folds, n_parts = None, 1
+        folds = None
         if alphas is None or len(alphas) > 1:
-            codes = sides["target"] if n_classes else None
             folds = make_folds(
-                self.cv, spec_of(X).shape[0], seed=self.seed_, target=target, classes=codes, groups=groups
+                self.cv,
+                n_rows,
+                seed=self.seed_,
+                target=loaded(target) if is_splitter(self.cv) else None,
+                classes=target if n_classes else None,
+                groups=groups,
             )
-            sides, n_parts = {**sides, "parts": folds.parts}, folds.n_parts
-        with engine.staged(X, *sides.values()) as (X, *arrays):
-            parts = row_moments(
+        parts, n_parts = (None, 1) if folds is None else (folds.parts, folds.n_parts)
+        with engine.staged(X, target, weights) as (X, target, weights):
+            moments = row_moments(
                 PlainFeatures.of(X),
                 X,
                 _pass(spec_of(X), n_targets, n_parts),
-                **dict(zip(sides, arrays, strict=True)),
+                target=target,
                 n_classes=n_classes,
+                weights=weights,
+                parts=parts,
                 n_parts=n_parts,
             )
         with engine.pinned():
-            self._solve(parts, folds, alphas)
+            self._solve(FoldMoments(moments, folds), alphas)
 
     def _check_parameters(self) -> tuple[float, ...] | None:
         """What can be said without data; the candidates for alpha."""
@@ -157,23 +165,22 @@ class _BlockwiseLinear(BaseEstimator):
         check_choices(self.cv)
         return candidates(self.alpha, "alpha", not_negative)
 
-    def _solve(self, parts: list[Moments], folds: Folds | None, alphas: tuple[float, ...] | None) -> None:
-        self.cv_results_ = None
-        moments = parts[0] if folds is None else Moments.together([parts[p] for p in folds.everything])
-        refuse_no_weight(moments.weight)
-        if not np.isfinite(moments.scatter).all():
+    def _solve(self, moments: FoldMoments, alphas: tuple[float, ...] | None) -> None:
+        self.cv_results_, total = None, moments.everything
+        refuse_no_weight(total.weight)
+        if not np.isfinite(total.scatter).all():
             raise InputError(
                 "products of the columns of X and y overflow float64",
                 "divide each column by its largest value",
             )
-        grid = alpha_grid(moments) if alphas is None else np.array(sorted(alphas, reverse=True))
+        grid = alpha_grid(total) if alphas is None else np.array(sorted(alphas, reverse=True))
         chosen = 0
-        if folds is not None:
-            choice = select_alpha(parts, folds, grid, self.fit_intercept)
+        if moments.folds is not None:
+            choice = select_alpha(moments, len(moments.folds), grid, self.fit_intercept)
             chosen, self.cv_results_ = choice.index, choice.results
             warn_edge("alpha", grid[chosen], grid.tolist())
         self.alpha_ = float(grid[chosen])
-        about = moments.about_mean(self.fit_intercept)
+        about = total.about_mean(self.fit_intercept)
         self.coef_ = ridge_coefficients(about, grid[chosen : chosen + 1])[:, 0].T.copy()
         self.intercept_ = about.target_mean - self.coef_ @ about.feature_mean
 
@@ -254,14 +261,6 @@ class BlockwiseRidge(MultiOutputMixin, RegressorMixin, _BlockwiseLinear):
     (array([ 1., -2.,  0.]), 5.0)
     """
 
-    def __init__(
-        self, alpha: Any = "auto", *, fit_intercept: bool = True, cv: Any = 5, random_state: Any = None
-    ) -> None:
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.cv = cv
-        self.random_state = random_state
-
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
         """Fit to NumPy, Zarr or Dask rows.
 
@@ -275,11 +274,8 @@ class BlockwiseRidge(MultiOutputMixin, RegressorMixin, _BlockwiseLinear):
             Rows of one group stay on one side of every split.
         """
         X, y = check_rows_and_target(self, X, y)
-        n_rows, shape = spec_of(X).shape[0], spec_of(y).shape
-        sides = {"target": y, "weights": check_weights(sample_weight, n_rows)}
-        groups = loaded(check_side(groups, n_rows, "groups"))
-        target = loaded(y) if is_splitter(self.cv) else None
-        self._fit(X, sides, 1 if len(shape) == 1 else shape[1], 0, groups, target)
+        shape = spec_of(y).shape
+        self._fit(X, y, sample_weight, groups, n_targets=1 if len(shape) == 1 else shape[1])
         if len(shape) == 1:
             self.coef_, self.intercept_ = self.coef_[0], float(self.intercept_[0])
         return self
@@ -311,7 +307,7 @@ class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
         A number means shuffled folds with the classes in equal shares; of whole groups where `fit` gets
         groups.
     random_state : int, Generator, RandomState or None, default None
-        As in `BlockwiseRidge`.
+        All but cv as in `BlockwiseRidge`.
 
     Attributes
     ----------
@@ -331,14 +327,6 @@ class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
     array([0, 0])
     """
 
-    def __init__(
-        self, alpha: Any = "auto", *, fit_intercept: bool = True, cv: Any = 5, random_state: Any = None
-    ) -> None:
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.cv = cv
-        self.random_state = random_state
-
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
         """Fit to NumPy, Zarr or Dask rows and labels of any type.
 
@@ -349,10 +337,9 @@ class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
         sample_weight, groups : (N,) arrays, optional
         """
         X, self.classes_, codes = check_rows_and_labels(self, X, y)
-        n_rows, n_classes = len(codes), len(self.classes_)
-        sides = {"target": codes, "weights": check_weights(sample_weight, n_rows)}
-        groups = loaded(check_side(groups, n_rows, "groups"))
-        self._fit(X, sides, 1 if n_classes == 2 else n_classes, n_classes, groups, None)
+        n_classes = len(self.classes_)
+        n_targets = 1 if n_classes == 2 else n_classes
+        self._fit(X, codes, sample_weight, groups, n_targets=n_targets, n_classes=n_classes)
         return self
 
     def row_map(self, X: Any, response: str = "predict") -> RowMap:

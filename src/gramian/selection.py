@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramian.errors import GramianWarning, InputError, InputTypeError
+from gramian.moments import Moments
 from gramian.streams import Stream, generator
 from gramian.validation import choice, integer, shown
 
@@ -62,6 +63,36 @@ class Folds:
     def everything(self) -> tuple[int, ...]:
         """Parts that make up all rows, each once."""
         return tuple(range(self.n_parts)) if self.parts.ndim == 1 else (self.n_parts - 1,)
+
+
+class FoldMoments:
+    """Moments of the parts that the splits are made of, put together.
+
+    Parameters
+    ----------
+    parts : list of Moments
+        Of each part of the folds; of all rows where there are no folds.
+    folds : Folds, optional
+    """
+
+    def __init__(self, parts: list[Moments], folds: Folds | None) -> None:
+        self._parts, self.folds = parts, folds
+        self.everything = parts[0] if folds is None else self._together(folds.everything)
+
+    def split(self, f: int) -> tuple[Moments, Moments]:
+        """Of the training and the test rows of a split."""
+        assert self.folds is not None
+        train, test = self._together(self.folds.train[f]), self._together(self.folds.test[f])
+        refuse_empty(f, train.weight, test.weight)
+        return train, test
+
+    def variance(self, n_targets: int) -> NDArray[np.float64]:
+        """Of the first targets, over all rows: (n_targets,)."""
+        moments = self.everything.with_targets(n_targets)
+        return variances(moments.target_squares, moments.weight, moments.target_mean)
+
+    def _together(self, parts: tuple[int, ...]) -> Moments:
+        return Moments.together([self._parts[part] for part in parts])
 
 
 def make_folds(

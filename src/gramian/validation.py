@@ -164,7 +164,7 @@ def integer(value: Any, name: str, *, low: int = 1, high: int | None = None) -> 
         raise InputTypeError(f"{name} is {shown(value)}", f"give a whole number of at least {low}")
     number = int(value)
     if number < low or (high is not None and number > high):
-        span = f"at least {low}" if high is None else f"from {low} to {high}"
+        span = f"of at least {low}" if high is None else f"from {low} to {high}"
         raise InputError(f"{name} is {value}", f"give a whole number {span}")
     return number
 
