@@ -95,6 +95,10 @@ def test_every_command_that_computes_has_the_common_options(call):
 # ---------------------------------------------------------------- words that are wrong
 
 WRONG = {
+    "value": (
+        ["fit", "data.zarr", "--model", "ridge", "--out", "m", "--set", "alpha=-1", *HERE],
+        "alpha is -1",
+    ),
     "no such command": (["fitt"], "no such command"),
     "no such option": (["fit", "data.zarr", "--modle", "pchar"], "no such option"),
     "missing argument": (["fit"], "missing argument"),
@@ -132,10 +136,6 @@ FAILED = {
     "no run": (["verify", "data.zarr"], "no run has made data.zarr"),
     "no report": (["report", "data.zarr"], "no run has made data.zarr"),
     "nobody there": (["health", "scheduler", "tcp://127.0.0.1:1"], "no scheduler answers"),
-    "value": (
-        ["fit", "data.zarr", "--model", "ridge", "--out", "m", "--set", "alpha=-1", *HERE],
-        "alpha is -1",
-    ),
     "memory": (
         ["fit", "data.zarr", "--model", "ridge", "--out", "m", "--max-memory", "1MiB", *HERE],
         "the plan needs",
