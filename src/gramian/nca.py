@@ -43,7 +43,7 @@ from gramian.kernels.neighbours import (
 )
 from gramian.moments import MomentPass, Moments, PlainFeatures, row_moments
 from gramian.streams import Stream, draw_rows, generator, seed_of
-from gramian.validation import choice, integer, real
+from gramian.validation import choice, integer, real, same_columns
 
 Array = NDArray[Any]
 Float64 = NDArray[np.float64]
@@ -333,8 +333,11 @@ class _Settings:
     max_iter: int
 
     @classmethod
-    def of(cls, model: NeighborhoodComponentsAnalysis, n_rows: int, d: int, n_classes: int) -> _Settings:
-        """Check them and replace each "auto" by its rule."""
+    def of(
+        cls, model: NeighborhoodComponentsAnalysis, n_rows: int, d: int, n_classes: int | None
+    ) -> _Settings:
+        """Check them and replace each "auto" by its rule; a plan may not know the number of classes."""
+        n_classes = d + 1 if n_classes is None else n_classes
         objective = choice(model.objective, "objective", OBJECTIVES)
         solver = choice(model.solver, "solver", SOLVERS)
         if solver == "auto":
@@ -475,6 +478,8 @@ class NeighborhoodComponentsAnalysis(
     singleton_rows_ : int
         Rows that are alone in their class: p is 0, and "kl" leaves them out.
     solver_, init_ : str
+    start_ : (c, d) float64 ndarray
+        A at the start.
     seed_, n_features_in_ : int
 
     References
@@ -550,7 +555,8 @@ class NeighborhoodComponentsAnalysis(
             )
             _warn_of_columns(moments)
             with engine.pinned():
-                start, self.init_ = self._start(settings, moments, codes)
+                self.start_, self.init_ = self._start(settings, moments, codes)
+            start = self.start_
             problem = _Problem(X, codes, moments.feature_mean, settings.objective)
             key = (settings, self.seed_, moments.feature_mean, codes)
             self.solver_ = settings.solver
@@ -693,12 +699,11 @@ class NeighborhoodComponentsAnalysis(
 
     # -------------------------------------------------------------------------------- what it is for
 
-    def row_map(self, X: Any, response: str = "transform") -> RowMap:
-        """The map of blocks behind `transform`, `predict` or `predict_proba`."""
+    def row_map(self, X: Any, response: str = "predict") -> RowMap:
+        """The map of blocks behind `predict` or `predict_proba`, for rows of the shape and type of X."""
         spec = spec_of(X)
-        dtype = point_type(spec)
-        if choice(response, "response", ("transform", "predict", "predict_proba")) == "transform":
-            return point_map(spec, None, self.components_, np.result_type(dtype, self.components_.dtype))
+        same_columns(spec.shape, self.n_features_in_)
+        choice(response, "response", ("predict", "predict_proba"))
         order = np.argsort(self.codes_, kind="stable")
         z = pack_points(self.points_[order], self.codes_[order])
         n, n_classes, c = spec.shape[0], len(self.classes_), len(self.components_)
@@ -725,7 +730,26 @@ class NeighborhoodComponentsAnalysis(
         """``A x``: (N, c), NumPy for rows in memory, a lazy Dask array for stored ones."""
         X = check_columns(self, X)
         refuse_lazy_frame(self, X)
-        return engine.apply(self.row_map(X), X)
+        return engine.apply(self.decoded_map(X), X)
+
+    def stored_map(self, X: Any) -> tuple[RowMap, dict[str, Any]]:
+        """What a store of features holds: the points ``A x`` as they are."""
+        return self.decoded_map(X), {}
+
+    def decoded_map(self, X: Any) -> RowMap:
+        """What `transform` returns, and what a reader of `stored_map` sees."""
+        spec = spec_of(X)
+        same_columns(spec.shape, self.n_features_in_)
+        return point_map(spec, None, self.components_, np.result_type(point_type(spec), self.components_))
+
+    def expected(self, X: ArraySpec) -> tuple[Step, ArraySpec]:
+        """The step that stores the points, and what a reader will see, before and after the fit."""
+        n_rows, d = X.shape
+        fitted = hasattr(self, "components_")
+        c = len(self.components_) if fitted else _Settings.of(self, n_rows, d, None).n_components
+        row_map = point_map(X, None, np.zeros((c, d)), point_type(X))
+        grids = tuple(grid.step for grid in row_map.grids)
+        return row_map.step("features", X), ArraySpec(row_map.shape, row_map.dtype, grids)
 
     def predict_proba(self, X: Any) -> Any:
         """Probability that a row's neighbour among the training rows is of each class: (N, C)."""
@@ -735,21 +759,24 @@ class NeighborhoodComponentsAnalysis(
     def predict(self, X: Any) -> Any:
         """The most probable class: (N,)."""
         X = check_columns(self, X)
-        return engine.apply(self.row_map(X, "predict"), X)
+        return engine.apply(self.row_map(X), X)
 
-    def plan(self, X: ArraySpec, y: ArraySpec | None = None) -> Plan:  # noqa: ARG002
+    def plan(self, X: ArraySpec, y: ArraySpec | None = None) -> Plan:
         """What `fit` takes, from shapes alone; for exact solvers at one evaluation and a half an iteration.
 
         Parameters
         ----------
         X : ArraySpec or array (N, d)
-        y : ignored; the moments are planned for two classes
+        y : ArraySpec or array (N,) or (N, C), optional
+            Its second axis tells the number of classes; two where there is none.
         """
         spec = spec_of(X)
         n_rows, d = spec.shape
-        dtype, settings = point_type(spec), _Settings.of(self, n_rows, d, 2)
+        shape = () if y is None else spec_of(y).shape
+        n_classes = shape[1] if len(shape) == 2 else None
+        dtype, settings = point_type(spec), _Settings.of(self, n_rows, d, n_classes)
         c = settings.n_components
-        start = moment_pass(spec, 2).step("moments", spec, flops=2.0 * n_rows * d**2)
+        start = moment_pass(spec, n_classes or 2).step("moments", spec, flops=2.0 * n_rows * d**2)
         points = point_map(spec, np.zeros(d), np.zeros((c, d)), dtype).collect_step("points", spec)
         if settings.solver == "minibatch":
             kept = 4 * settings.n_references * d * dtype.itemsize + 2 * n_rows * (c + 1) * 8
