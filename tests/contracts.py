@@ -49,6 +49,20 @@ def assert_same_bits(a, b):
     assert_array_equal(a.view(np.uint8), b.view(np.uint8))
 
 
+def refuse(*args, **kwargs):
+    """In the place of what must not be called."""
+    raise AssertionError("something was computed")
+
+
+def assert_lazy(method, source, X):
+    """Stored rows give a Dask array of several blocks without computing, with the bits of X in memory."""
+    with dask.config.set(scheduler=refuse):
+        result = method(source)
+    assert isinstance(result, da.Array)
+    assert len(result.chunks[0]) > 1
+    assert_same_bits(result.compute(), method(X))
+
+
 class KernelContract(ABC):
     """What holds for every line of the table of kernels.
 

@@ -91,6 +91,22 @@ def test_every_process_sees_the_same_data_and_runs(name: str) -> None:
     assert set(SERVICES[name]["volumes"]) == {"data:/data", "runs:/runs"}
 
 
+def test_job_keeps_intermediate_data_where_workers_see_it() -> None:
+    scratch = SERVICES["job"]["environment"]["DASK_GRAMIAN__SCRATCH"]
+    assert scratch in [volume.partition(":")[2] for volume in SERVICES["worker"]["volumes"]]
+
+
+def test_job_leaves_the_number_of_workers_alone() -> None:
+    # `docker compose run` puts what it depends on back to the scale in the file.
+    assert "worker" not in SERVICES["job"]["depends_on"]
+
+
+def test_job_shows_an_address_of_this_machine() -> None:
+    shown = SERVICES["job"]["environment"]["DASK_DISTRIBUTED__DASHBOARD__LINK"]
+    published = [port.rpartition(":")[0] for port in SERVICES["scheduler"]["ports"]]
+    assert shown.removeprefix("http://").removesuffix("/status") in published
+
+
 def test_image_runs_as_a_user_of_its_own() -> None:
     last = re.findall(r"(?m)^USER (\S+)", (ROOT / "Dockerfile").read_text())[-1]
     assert last not in ("root", "0")

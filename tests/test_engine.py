@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from gramian import cluster, dispatch, engine, maps, sources
 from gramian.blocks import ArraySpec, Grid
-from gramian.errors import ClusterError, InputError, InputTypeError, PlanError
+from gramian.errors import ClusterError, InputError, InputTypeError, PlanError, StoreError
 from gramian.store.layout import create_array
 from gramian.store.run import Run
 from gramian.store.writer import write_block
@@ -160,6 +160,14 @@ def test_large_constants_travel_as_files_and_give_the_same_bits(
         shipped = sources.ship(function, place)
         assert len(pickle.dumps(shipped)) < 10_000
         assert np.array_equal(shipped(array[:5])[0], function(array[:5])[0])
+
+
+def test_constants_that_a_worker_does_not_see_are_an_error(client: Any, tmp_path: Path) -> None:
+    function = functools.partial(projected, constant=np.ones((6, 20_000)))
+    with sources.scratch() as place:
+        shipped = sources.ship(function, place)
+    with pytest.raises(StoreError, match="not to be seen"):
+        client.submit(shipped, data()[:5]).result()
 
 
 def projected(block: np.ndarray, constant: np.ndarray) -> tuple[np.ndarray, ...]:

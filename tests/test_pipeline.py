@@ -12,7 +12,7 @@ import pytest
 import zarr
 from sklearn.metrics import r2_score
 
-from gramian import load_model, open_dataset, pipeline
+from gramian import cluster, load_model, open_dataset, pipeline, sources
 from gramian.blocks import DRIVER_BASE, Plan, Step
 from gramian.errors import InputError, PlanError, RunError, StoreError
 from gramian.ingest import ingest
@@ -577,3 +577,30 @@ def test_a_job_runs_from_its_file(data):
 
 def test_an_empty_job_is_nothing_to_do():
     assert pipeline.run(Job(None, (), HERE)).records == []
+
+
+def test_a_cluster_reads_intermediate_data_in_the_run_directory(hal_job, master, monkeypatch):
+    seen, create = set(), sources.Scratch.create
+
+    def watched(place, *arguments):
+        array = create(place, *arguments)
+        seen.add(array.store.root.parents[1])
+        return array
+
+    monkeypatch.setattr(sources, "CONSTANT", 0)  # the least array travels as a file
+    monkeypatch.setattr(sources.Scratch, "create", watched)
+    root = Path(hal_job.path)
+    with cluster.local(1, 1, "600MiB") as client:
+        pipeline.run(replace(hal_job, cluster=Cluster(scheduler=client.scheduler.address)))
+    assert seen == {root / ".scratch"}
+    assert not (root / ".scratch").exists()
+    assert bytes_of(root) == bytes_of(master / "run")
+
+
+def test_intermediate_data_of_a_killed_process_is_removed(hal_job):
+    left = Path(hal_job.path) / ".scratch"
+    left.mkdir(parents=True)
+    (left / "data").touch()
+    with pipeline._shared_scratch(replace(hal_job, cluster=Cluster(scheduler="tcp://a:1"))):
+        assert left.is_dir()
+        assert not (left / "data").exists()

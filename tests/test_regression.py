@@ -1,7 +1,5 @@
 """PCHAR and PCHAL: closed forms against solvers on the scores, honest folds, rows in any place."""
 
-import dask
-import dask.array as da
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -14,7 +12,7 @@ from gramian.blocks import ArraySpec
 from gramian.errors import GramianWarning, InputError
 from gramian.features import HALPrincipalComponents
 from gramian.regression import PCHALRegressor, PCHARRegressor, lasso_path, ridge_path, truncated
-from tests.contracts import assert_same_bits, blocks_of, lazy, stored
+from tests.contracts import assert_lazy, assert_same_bits, blocks_of, lazy, refuse, stored
 
 BOTH = (PCHARRegressor, PCHALRegressor)
 ROUTES = ("dense", "nystroem")
@@ -77,26 +75,23 @@ def test_a_truncated_path_has_only_the_first_components():
 
 
 @pytest.mark.parametrize("solver", ROUTES)
-@pytest.mark.parametrize("alpha", [1e-6, 1e-3])
-def test_pchar_is_ridge_on_the_scores(alpha, solver):
-    X, y = drawn()
+@pytest.mark.parametrize(
+    ("regressor", "alpha", "peer"),
+    [
+        (PCHARRegressor, 1e-6, Ridge(120 * 1e-6)),
+        (PCHARRegressor, 1e-3, Ridge(120 * 1e-3)),
+        (PCHALRegressor, 1e-4, Lasso(1e-4, tol=1e-14, max_iter=10_000)),
+        (PCHALRegressor, 1e-2, Lasso(1e-2, tol=1e-14, max_iter=10_000)),
+    ],
+)
+def test_it_is_ridge_or_lasso_on_the_scores(regressor, alpha, peer, solver):
+    X, y = drawn(120)
     new = drawn(seed=1)[0]
     components = HALPrincipalComponents(20, solver=solver, random_state=0).fit(X)
-    ridge = Ridge(len(X) * alpha).fit(components.transform(X), y)
-    model = PCHARRegressor(alpha, n_components=20, solver=solver, random_state=0).fit(X, y)
-    np.testing.assert_allclose(model.predict(new), ridge.predict(components.transform(new)), rtol=1e-9)
-    np.testing.assert_allclose(model.coef_, ridge.coef_, rtol=1e-6)
-
-
-@pytest.mark.parametrize("solver", ROUTES)
-@pytest.mark.parametrize("alpha", [1e-4, 1e-2])
-def test_pchal_is_lasso_on_the_scores(alpha, solver):
-    X, y = drawn()
-    new = drawn(seed=1)[0]
-    components = HALPrincipalComponents(20, solver=solver, random_state=0).fit(X)
-    lasso = Lasso(alpha, tol=1e-14, max_iter=10_000).fit(components.transform(X), y)
-    model = PCHALRegressor(alpha, n_components=20, solver=solver, random_state=0).fit(X, y)
-    np.testing.assert_allclose(model.predict(new), lasso.predict(components.transform(new)), rtol=1e-9)
+    peer = clone(peer).fit(components.transform(X), y)
+    model = regressor(alpha, n_components=20, solver=solver, random_state=0).fit(X, y)
+    np.testing.assert_allclose(model.predict(new), peer.predict(components.transform(new)), rtol=1e-9)
+    np.testing.assert_allclose(model.coef_, peer.coef_, rtol=1e-6, atol=1e-12)
 
 
 def test_pchar_without_centring_has_no_intercept():
@@ -338,21 +333,13 @@ def test_small_stored_rows_take_the_dense_route_too(kind):
     assert_same_bits(model.dual_coef_, PCHARRegressor(random_state=0).fit(X, y).dual_coef_)
 
 
-def refuse(*args, **kwargs):
-    raise AssertionError("something was computed")
-
-
 @pytest.mark.parametrize("kind", [stored, lazy])
 @pytest.mark.parametrize("targets", [None, 2])
 def test_predictions_of_stored_rows_are_lazy(kind, targets):
     X, y = drawn(200, targets=targets)
     model = PCHARRegressor(1e-3).fit(X, y)
     with blocks_of(1 << 16):
-        with dask.config.set(scheduler=refuse):
-            result = model.predict(kind(X, 30))
-        assert isinstance(result, da.Array)
-        assert len(result.chunks[0]) > 1
-        assert_same_bits(result.compute(), model.predict(X))
+        assert_lazy(model.predict, kind(X, 30), X)
 
 
 @pytest.mark.parametrize("solver", [*ROUTES, "randomized"])

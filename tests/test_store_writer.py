@@ -16,7 +16,15 @@ from hypothesis import strategies as st
 from zarr.codecs import Crc32cCodec
 
 from gramian.errors import StoreError
-from gramian.store.writer import block_exists, block_grid, block_region, check_block, checksum, write_block
+from gramian.store.writer import (
+    block_exists,
+    block_grid,
+    block_region,
+    check_block,
+    checksum,
+    reading,
+    write_block,
+)
 
 CRC = [Crc32cCodec()]
 
@@ -198,6 +206,21 @@ def test_a_pickled_array_writes_to_the_same_store(tmp_path):
     out, _ = written(tmp_path)
     crc = write_block(pickle.loads(pickle.dumps(out)), (0, 0), np.ones((4, 3)))
     assert check_block(out, (0, 0)) == crc
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_folder_that_is_not_there_is_neither_read_as_zeros_nor_written(tmp_path, zarr_format):
+    compressors = None if zarr_format == 2 else CRC
+    out = array(tmp_path / "here", zarr_format=zarr_format, compressors=compressors)
+    write_block(out, (0, 0), np.ones((4, 3)))
+    with reading(out):
+        assert out[:4, :3].all()
+    (tmp_path / "here").rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match=r"not to be seen on .*DASK_GRAMIAN__SCRATCH"), reading(out):
+        pass
+    with pytest.raises(StoreError, match="not to be seen"):
+        write_block(out, (0, 0), np.ones((4, 3)))
+    assert not (tmp_path / "here").exists()
 
 
 def test_writing_again_gives_the_same_bytes(tmp_path):

@@ -24,6 +24,7 @@ from gramian import __version__
 from gramian.console import Display, print_json, print_outcome, print_plan, print_rows, print_table, stderr
 from gramian.errors import GramianError, GramianWarning, StoreError
 from gramian.job import (
+    COMMANDS,
     Cluster,
     Job,
     JobError,
@@ -614,6 +615,8 @@ def exit_code(words: list[str]) -> int:
         with _warnings_in_lines():
             found = app(words, prog_name="gramian", standalone_mode=False)
         sys.stdout.flush()
+        if found == INTERRUPTED:  # what the parser makes of KeyboardInterrupt
+            raise KeyboardInterrupt
         return found if isinstance(found, int) else DONE
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
@@ -658,6 +661,8 @@ def _command(words: list[str]) -> str:
 def _how_to_resume(words: list[str]) -> str:
     if words and words[0] == "demo":
         return "the same command again goes on where it stopped"
+    if not words or words[0] not in (*COMMANDS, "run") or (words[0] == "evaluate" and "--out" not in words):
+        return "nothing is left of it; give the same command again"
     kept = [word for word in words if word not in ("--resume", "--force")]
     return f"gramian {shlex.join(kept)} --resume goes on where it stopped"
 

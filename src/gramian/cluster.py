@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -54,6 +56,7 @@ def local(workers: int = 2, threads: int = 1, memory_limit: int | str = "2GiB") 
         raise InputError(f"{workers} workers of {threads} threads", "give at least one of each")
     limit = dask.utils.parse_bytes(memory_limit)
     with (
+        _deaf(),
         _environment(),
         dask.config.set(
             {"distributed.nanny.environ": ENVIRONMENT, "distributed.nanny.pre-spawn-environ": ENVIRONMENT}
@@ -81,6 +84,20 @@ def _free(port: int) -> int:
         except OSError:
             return 0
     return port
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Let processes that are started within, and their successors, not hear Ctrl-C: the driver ends them.
+
+    What starts them inherits the mask, a thread as much as a process. Ctrl-C within waits for the end.
+    """
+    resource_tracker.ensure_running()  # its start would lift the mask of the thread that needs it first
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -43,7 +43,7 @@ class Kind:
             if isinstance(word, str) and settings[name] != word:
                 raise JobError(
                     f"{name} is {settings[name]!r} beside the word {word!r}",
-                    f"give {settings[name]} as the word",
+                    "give the other word",
                 )
         return estimator.set_params(**settings)
 

@@ -25,12 +25,14 @@ from gramian import cluster, engine
 from gramian.blocks import Plan, size_text
 from gramian.errors import PlanError, RunError, StoreError
 from gramian.job import Cluster, Job, JobError, read_job, wrong_words
+from gramian.sources import scratch_folder
 from gramian.stages import STAGES, Action, Known, opens
 from gramian.store.manifest import cpu, versions
 from gramian.store.run import Run
 from gramian.validation import boolean
 
 SUMS = "sums"  # second part of the name of a partial sum; other names are arrays of the stage's output
+SCRATCH = ".scratch"  # in the run directory, while a stage runs on a cluster that is not ours
 SHARE = 0.8  # of the free memory that a local cluster may take where nothing is said
 
 
@@ -327,13 +329,30 @@ def _run_stages(
             watch.say(f"{name}: complete")
             records.append({"stage": name, **recorded.stages[name]})
             continue
-        facts = _run_stage(job, action, planned, recorded, force=force, watch=watch)
+        with _shared_scratch(job):
+            facts = _run_stage(job, action, planned, recorded, force=force, watch=watch)
         if recorded is not None:
             recorded.complete(name, facts)
         computed.append(name)
         peaks.append(facts["measured_bytes"] or 0)
         records.append({"stage": name, **facts})
     return Outcome(job.path, records, tuple(computed), planned.facts()["total_bytes"], max(peaks) or None)
+
+
+@contextmanager
+def _shared_scratch(job: Job) -> Iterator[None]:
+    """Intermediate data within the run directory: workers elsewhere do not see this machine's own folder."""
+    if job.path is None or job.cluster.scheduler is None or scratch_folder() is not None:
+        yield
+        return
+    folder = Path(job.path).absolute() / SCRATCH
+    shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed; the run is locked
+    folder.mkdir()
+    try:
+        with dask.config.set({"gramian.scratch": str(folder)}):
+            yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _run_stage(

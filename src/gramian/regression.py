@@ -46,7 +46,6 @@ from gramian.selection import (
     check_choices,
     choose,
     count_parts,
-    is_splitter,
     make_folds,
     refuse_constant,
     refuse_empty,
@@ -333,9 +332,8 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, HALEstimator):
         self.seed_ = seed_of(self.random_state)
         folds = None
         if _is_searched(settings, alphas):
-            target = loaded(y) if is_splitter(self.cv) else None
-            sides = {"target": target, "groups": loaded(check_side(groups, n_rows, "groups"))}
-            folds = make_folds(self.cv, n_rows, seed=self.seed_, **sides)
+            groups = loaded(check_side(groups, n_rows, "groups"))
+            folds = make_folds(self.cv, n_rows, seed=self.seed_, target=y, groups=groups)
         with engine.staged(X, y, weights) as (X, y, weights):
             make = _Moments if settings.solver == "nystroem" else _Rows
             problems: list[_Problem] = [

@@ -30,7 +30,6 @@ from gramian.selection import (
     check_choices,
     choose,
     count_parts,
-    is_splitter,
     make_folds,
     refuse_constant,
     relative_scores,
@@ -140,7 +139,7 @@ class _BlockwiseLinear(BaseEstimator):
                 self.cv,
                 n_rows,
                 seed=self.seed_,
-                target=loaded(target) if is_splitter(self.cv) else None,
+                target=target,
                 classes=target if n_classes else None,
                 groups=groups,
             )

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from gramian.errors import GramianWarning, InputError, InputTypeError
 from gramian.moments import Moments
+from gramian.sources import loaded
 from gramian.streams import Stream, generator
 from gramian.validation import choice, integer, shown
 
@@ -100,7 +101,7 @@ def make_folds(
     n_rows: int,
     *,
     seed: int,
-    target: NDArray[Any] | None = None,
+    target: Any = None,
     classes: NDArray[np.integer] | None = None,
     groups: NDArray[Any] | None = None,
 ) -> Folds:
@@ -114,7 +115,7 @@ def make_folds(
     n_rows : int
     seed : int
     target : (n,) or (n, t) array, optional
-        For splitters that look at it.
+        For splitters that look at it, in memory or stored: read for them alone.
     classes : (n,) integers, optional
     groups : (n,) array, optional
 
@@ -128,7 +129,8 @@ def make_folds(
         return _drawn_folds(int(cv), n_rows, seed, classes, groups)
     splits = cv
     if is_splitter(cv):
-        splits = cv.split(np.zeros((n_rows, 1)), target if classes is None else classes, groups)
+        seen = loaded(target) if classes is None else classes
+        splits = cv.split(np.zeros((n_rows, 1)), seen, groups)
     return _given_folds(_listed(splits), n_rows)
 
 

@@ -393,7 +393,8 @@ class _Packer(cloudpickle.Pickler):
 class _Unpacker(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> NDArray[Any]:
         array, turned = pid
-        values = np.asarray(array[:])
+        with reading(array):
+            values = np.asarray(array[:])
         return values.T if turned else values
 
 

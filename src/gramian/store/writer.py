@@ -6,6 +6,7 @@ encoded apart and put with one call, so nothing old is read, and a reader finds 
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
@@ -16,7 +17,7 @@ import numpy as np
 import zarr
 from zarr.core.buffer import Buffer, default_buffer_prototype
 from zarr.core.sync import sync
-from zarr.storage import MemoryStore, StorePath
+from zarr.storage import LocalStore, MemoryStore, StorePath
 
 from gramian.errors import GramianError, StoreError
 
@@ -66,7 +67,7 @@ def write_block(array: zarr.Array[Any], index: tuple[int, ...], block: Any) -> i
     ------
     StoreError
         If the index lies outside the grid, or the shape or the dtype is another than the chunk's, or
-        the array is open for reading only.
+        the array is open for reading only, or this process does not see its files.
     """
     block = np.asarray(block)
     region = block_region(array, index)
@@ -83,6 +84,7 @@ def write_block(array: zarr.Array[Any], index: tuple[int, ...], block: Any) -> i
         )
     if array.read_only:
         raise StoreError(f"{array.name} is open for reading only", 'open its store with mode="r+"')
+    _refuse_unseen(array)
     encoded: dict[str, Buffer] = {}
     _moved(array, encoded)[region] = block
     key = _key(array, index)
@@ -124,7 +126,12 @@ def block_exists(array: zarr.Array[Any], index: tuple[int, ...]) -> bool:
 
 @contextmanager
 def reading(array: Any) -> Iterator[None]:
-    """What codecs and stores raise within, each in its own way, as one line of cause and one of remedy."""
+    """What codecs and stores raise within, each in its own way, as one line of cause and one of remedy.
+
+    An array whose files this process does not see is refused: Zarr would give its fill value.
+    """
+    if isinstance(array, zarr.Array):
+        _refuse_unseen(array)
     try:
         yield
     except GramianError:
@@ -135,6 +142,18 @@ def reading(array: Any) -> Iterator[None]:
             f"{place} cannot be read: {' '.join(str(error).split()) or type(error).__name__}",
             "find its damaged chunks with gramian inspect, and make it again or resume its run",
         ) from error
+
+
+def _refuse_unseen(array: zarr.Array[Any]) -> None:
+    """Stop where the files of an array are not: only its path came here, from another machine."""
+    if isinstance(array.store, LocalStore):
+        folder = array.store.root / array.path
+        if not any((folder / name).is_file() for name in ("zarr.json", ".zarray")):
+            raise StoreError(
+                f"{folder} is not to be seen on {socket.gethostname()}",
+                "let the driver and all workers see the same paths, and set gramian.scratch of Dask's "
+                "configuration (DASK_GRAMIAN__SCRATCH) to a folder that they share",
+            )
 
 
 def first_missing(array: zarr.Array[Any]) -> tuple[int, ...] | None:
