@@ -134,6 +134,11 @@ def neighbour_laplacian(
     columns : ndarray of float64, shape (c, m)
         The same of the columns over the rows. Half the derivative of the objective by the points, once
         the tiles are added.
+
+    Notes
+    -----
+    Weights below 2^-44 (float64: 2^-100) count as 0, for no product may be a number that processors are slow
+    with: in float32, slopes below 1e-13 have no digits.
     """
     weights = (_in_units(row_weights, a), _in_units(column_weights, b))
     return _from_units(_compiled_or_plain().laplacian(a, b, _triangle(a, b), None, *weights), a)
