@@ -153,6 +153,21 @@ def test_log_sums_by_class_equal_the_definition():
 
 
 @both
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_log_sums_over_columns_that_come_nearer_and_go(dtype):
+    Z = np.abs(np.linspace(-60, 40, 1500))[:, None].astype(dtype)
+    z = pack_points(Z, np.zeros(1500, int))
+    got = class_log_sums(z[:, :7], z, 1)
+    wanted = [reference.log_sum(row) for row in reference.neighbour_powers(Z[:7], Z)]
+    assert_allclose(got[:, 0], np.array(wanted, float), rtol=0, atol=1e-11 if dtype is np.float64 else 1e-2)
+    turned = class_log_sums(z[:, -7:], z, 1)
+    wanted = [reference.log_sum(row) for row in reference.neighbour_powers(Z[-7:], Z)]
+    assert_allclose(
+        turned[:, 0], np.array(wanted, float), rtol=0, atol=1e-11 if dtype is np.float64 else 1e-2
+    )
+
+
+@both
 def test_log_sums_do_not_depend_on_the_order_of_columns():
     rng = np.random.default_rng(0)
     z = pack_points(rng.standard_normal((60, 3)), rng.integers(0, 4, 60))
@@ -331,6 +346,27 @@ def test_rows_that_coincide_have_the_shares_of_their_numbers(objective):
     got = neighbour_gradient(np.full((5, 3), 2.5), labels, objective=objective)
     assert_allclose(got.p, [0.5, 0.5, 0.5, 0.25, 0.25], rtol=1e-15)
     assert_array_equal(got.slope, 0)
+
+
+@both
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_ties_so_far_away_that_float32_counts_in_thousands(dtype):
+    Z, labels = 1e5 * np.array([[0], [1], [-1], [-1], [-1]], dtype), np.array([0, 0, 1, 1, 1])
+    got = neighbour_gradient(Z, labels)
+    assert_allclose(got.p, [0.25, 1, 1, 1, 1], rtol=1e-5)
+    # Only the row at 0 has a choice: q = 3/16, its own neighbour at 1e5, each other one with a third of q.
+    wanted = 2e5 * 3 / 16 * np.array([2, -1, -1 / 3, -1 / 3, -1 / 3])
+    assert_allclose(got.slope[:, 0], wanted, rtol=1e-5)
+
+
+@both
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_logarithms_that_are_too_small_cannot_make_a_pull_large(dtype):
+    rng = np.random.default_rng(0)
+    a = pack_points(rng.standard_normal((20, 2)).astype(dtype), rng.integers(0, 2, 20))
+    logs = neighbour_log_sums(a, a, np.arange(20)) - 1e4
+    rows, columns = shifted_laplacian(a, a, logs, np.ones(20), np.arange(20))
+    assert max(np.abs(rows).max(), np.abs(columns).max()) < 20 * 2 * 6
 
 
 @both
