@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from typing import ClassVar
 from unittest import mock
@@ -48,7 +49,7 @@ def assert_same_bits(a, b):
     assert_array_equal(a.view(np.uint8), b.view(np.uint8))
 
 
-class KernelContract:
+class KernelContract(ABC):
     """What holds for every line of the table of kernels.
 
     A subclass says its `name`, its `parameters`, what `rows` it reads and its literal twin: `value`.
@@ -60,11 +61,13 @@ class KernelContract:
     tolerance = 1e-12  # relative, against the literal twin
     positive = True
 
+    @abstractmethod
     def rows(self, rng, count):
-        raise NotImplementedError
+        """So many rows."""
 
+    @abstractmethod
     def value(self, x, y):
-        raise NotImplementedError
+        """The kernel of two rows, literally."""
 
     @pytest.fixture
     def X(self):

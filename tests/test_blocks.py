@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gramian.blocks import TARGET, WORKER_BASE, ArraySpec, Grid, Plan, Step
+from gramian.blocks import DRIVER_BASE, TARGET, WORKER_BASE, ArraySpec, Grid, Plan, Step
 from gramian.errors import InputError, PlanError
 
 sizes = st.integers(0, 5000)
@@ -68,6 +68,13 @@ def test_plan_adds_up_and_takes_the_largest_task() -> None:
     )
     assert (plan.tasks, plan.read, plan.written, plan.files, plan.flops) == (7, 11, 5, 2, 7.0)
     assert plan.worker_bytes(threads=2) == WORKER_BASE + 600
+
+
+def test_results_in_flight_count_for_every_thread_of_the_cluster() -> None:
+    plan = Plan((Step("a", 3, task_bytes=10, driver_bytes=50, result_bytes=7),))
+    assert plan.driver_bytes(threads=6) == DRIVER_BASE + 50 + 2 * 6 * 7
+    assert plan.total_bytes(3, 2) == plan.driver_bytes(6) + 3 * plan.worker_bytes(2)
+    assert plan.total_bytes(0, 2) == plan.driver_bytes(2) + 2 * 10
 
 
 def test_plan_that_does_not_fit_says_needed_allowed_and_remedy() -> None:

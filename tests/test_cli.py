@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from gramian import cli, open_dataset
+from gramian import cli, console, open_dataset
 from gramian.ingest import ingest
 
 HERE = ("--workers", "0", "--threads", "2")
@@ -95,6 +95,10 @@ def test_every_command_that_computes_has_the_common_options(call):
 # ---------------------------------------------------------------- words that are wrong
 
 WRONG = {
+    "value": (
+        ["fit", "data.zarr", "--model", "ridge", "--out", "m", "--set", "alpha=-1", *HERE],
+        "alpha is -1",
+    ),
     "no such command": (["fitt"], "no such command"),
     "no such option": (["fit", "data.zarr", "--modle", "pchar"], "no such option"),
     "missing argument": (["fit"], "missing argument"),
@@ -132,10 +136,6 @@ FAILED = {
     "no run": (["verify", "data.zarr"], "no run has made data.zarr"),
     "no report": (["report", "data.zarr"], "no run has made data.zarr"),
     "nobody there": (["health", "scheduler", "tcp://127.0.0.1:1"], "no scheduler answers"),
-    "value": (
-        ["fit", "data.zarr", "--model", "ridge", "--out", "m", "--set", "alpha=-1", *HERE],
-        "alpha is -1",
-    ),
     "memory": (
         ["fit", "data.zarr", "--model", "ridge", "--out", "m", "--max-memory", "1MiB", *HERE],
         "the plan needs",
@@ -308,8 +308,8 @@ def test_warnings_are_one_line_each(data, call):
 
 def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(cli.time, "monotonic", lambda: now[0])
-    display = cli.Display(quiet=False)
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    display = console.Display(quiet=False)
     with display.open():
         for done in range(101):
             display.progress("features: features", done, 100)
@@ -321,8 +321,8 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(capsys, monkeypatch)
 
 def test_on_a_terminal_progress_is_bars(monkeypatch):
     stream = io.StringIO()
-    monkeypatch.setattr(cli, "stderr", cli.Console(file=stream, force_terminal=True, width=100))
-    display = cli.Display(quiet=False)
+    monkeypatch.setattr(console, "stderr", console.Console(file=stream, force_terminal=True, width=100))
+    display = console.Display(quiet=False)
     with display.open():
         display.progress("fit: sum", 0, 4)
         display.progress("fit: sum", 4, 4)

@@ -1,7 +1,8 @@
-"""BLAS has one thread wherever the package computes, whichever thread asks for it."""
+"""BLAS has one thread wherever the package computes, and no more is in flight than is planned."""
 
 import threading
 
+import dask
 import distributed
 import pytest
 import threadpoolctl
@@ -67,3 +68,24 @@ def test_a_worker_within_this_process_gives_its_threads_back(two_threads):
     ):
         within = [result for _, result in dispatch.completed(blas_threads, [()], client=client)]
     assert (within, blas_threads()) == ([{1}], {2})
+
+
+def test_results_in_order_hold_back_no_more_than_the_tasks_in_flight():
+    """The first item ends last: what is started meanwhile, and waits for it, is bounded."""
+    started, first_may_end = [], threading.Event()
+
+    def work(index):
+        started.append(index)
+        if index == 0:
+            first_may_end.wait(10)
+        return index
+
+    with dask.config.set(num_workers=2):
+        found = dispatch.completed(work, ((index,) for index in range(50)), ordered=True)
+        threading.Timer(0.5, first_may_end.set).start()
+        first = next(found)
+        most = len(started)
+        rest = list(found)
+    assert most <= 2 * 2 + 1
+    assert [item for item, _ in [first, *rest]] == [(index,) for index in range(50)]
+    assert [result for _, result in [first, *rest]] == list(range(50))

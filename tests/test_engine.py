@@ -253,6 +253,33 @@ def test_output_on_another_grid_is_refused(tmp_path: Path) -> None:
         engine.write(MAP, out, data(), name="out")
 
 
+def with_weights(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    return rows * weights[:, None]
+
+
+def test_collected_rows_are_those_of_the_map_wherever_they_are(client: Any, tmp_path: Path) -> None:
+    array, weights = data(), np.arange(float(ROWS))
+    row_map = engine.RowMap(with_weights, GRID, (6,), np.dtype("f8"))
+    for given_as in (array, zarr_of(array, tmp_path / "x.zarr", (100, 6)), da.from_array(array, chunks=70)):
+        assert np.array_equal(engine.collect(row_map, given_as, weights), array * weights[:, None])
+
+
+def total_from(large: np.ndarray, start: int) -> tuple[int, float, int]:
+    time.sleep(0.02 if start % 3 == 0 else 0)
+    return start, float(large[start:].sum()), os.getpid()
+
+
+def test_results_come_in_order_from_the_workers_where_an_array_is_stored(client: Any, tmp_path: Path) -> None:
+    large, stored = np.arange(1e5), zarr_of(data(), tmp_path / "x.zarr", (100, 6))
+    one, step = functools.partial(total_from, large), engine.Step("bands", 20)
+    here = list(engine.in_order(one, range(20), data(), step=step))
+    there = list(engine.in_order(one, range(20), stored, step=step))
+    assert [result[:2] for result in here] == [(start, large[start:].sum()) for start in range(20)]
+    assert [result[:2] for result in there] == [result[:2] for result in here]
+    assert {pid for *_, pid in here} == {os.getpid()}
+    assert os.getpid() not in {pid for *_, pid in there}
+
+
 # ----------------------------------------------------------------------------------------- tiles
 
 

@@ -24,6 +24,10 @@ def literal(features, targets, weights):
     return mean, sum(w * np.outer(c - mean, c - mean) for w, c in zip(weights, columns, strict=True))
 
 
+def moments_of(features, targets, weights):
+    return Moments(weights.sum(), *literal(features, targets, weights), features.shape[1])
+
+
 def assert_same(a, b, tolerance=1e-12):
     assert np.isclose(a.weight, b.weight)
     np.testing.assert_allclose(a.mean, b.mean, atol=tolerance)
@@ -67,15 +71,14 @@ def test_blocks_outweigh_their_products(row_bytes, width, n_parts, step):
 def test_moments_of_a_gram_matrix_are_those_of_the_rows():
     features, targets, weights = drawn(0)
     (gram,) = part_grams(with_ones(features, targets), weights, None, 1)
-    mean, scatter = literal(features, targets, weights)
-    assert_same(Moments.of(gram, 3), Moments(weights.sum(), mean, scatter, 3))
+    assert_same(Moments.of(gram, 3), moments_of(features, targets, weights))
 
 
 def test_a_shift_keeps_the_digits_of_far_away_rows():
     features, targets, weights = drawn(1, offset=1e7)
     shift = np.hstack([features, targets])[:5].mean(axis=0)
     (gram,) = part_grams(with_ones(features, targets, shift), weights, None, 1)
-    centred = Moments.of_rows(features - 1e7, targets, weights)
+    centred = moments_of(features - 1e7, targets, weights)
     np.testing.assert_allclose(Moments.of(gram, 3, shift).scatter, centred.scatter, rtol=1e-7)
 
 
@@ -84,23 +87,23 @@ def test_moments_of_parts_together_are_those_of_all_rows(seed, n_parts):
     features, targets, weights = drawn(seed, offset=100.0)
     part = np.random.default_rng(seed).integers(0, n_parts, len(features))
     pieces = [
-        Moments.of_rows(features[part == p], targets[part == p], weights[part == p])
+        moments_of(features[part == p], targets[part == p], weights[part == p])
         for p in range(n_parts)
         if (part == p).any()
     ]
-    assert_same(Moments.together(pieces), Moments.of_rows(features, targets, weights), 1e-10)
+    assert_same(Moments.together(pieces), moments_of(features, targets, weights), 1e-10)
 
 
 def test_a_part_without_rows_adds_nothing():
     features, targets, weights = drawn(2)
     empty = Moments.of(np.zeros((6, 6)), 3)
-    rows = Moments.of_rows(features, targets, weights)
+    rows = moments_of(features, targets, weights)
     assert_same(Moments.together([empty, rows]), rows)
 
 
 def test_named_views_are_those_of_the_scatter():
     features, targets, weights = drawn(3)
-    moments = Moments.of_rows(features, targets, weights)
+    moments = moments_of(features, targets, weights)
     centred = features - weights @ features / weights.sum()
     np.testing.assert_allclose(moments.gram, centred.T @ (weights[:, None] * centred), atol=1e-12)
     np.testing.assert_allclose(moments.cross, centred.T @ (weights[:, None] * targets), atol=1e-12)
@@ -113,28 +116,28 @@ def test_named_views_are_those_of_the_scatter():
 def test_mapped_moments_are_those_of_mapped_features():
     features, targets, weights = drawn(4)
     matrix = np.random.default_rng(4).standard_normal((3, 2))
-    mapped = Moments.of_rows(features, targets, weights).mapped(matrix)
-    assert_same(mapped, Moments.of_rows(features @ matrix, targets, weights))
+    mapped = moments_of(features, targets, weights).mapped(matrix)
+    assert_same(mapped, moments_of(features @ matrix, targets, weights))
 
 
 def test_moments_about_zero_are_plain_products():
     features, targets, weights = drawn(5)
-    about = Moments.of_rows(features, targets, weights).about_mean(False)
+    about = moments_of(features, targets, weights).about_mean(False)
     columns = np.hstack([features, targets])
     np.testing.assert_allclose(about.scatter, columns.T @ (weights[:, None] * columns), atol=1e-12)
 
 
 def test_only_the_first_targets_stay():
     features, targets, weights = drawn(6)
-    kept = Moments.of_rows(features, targets, weights).with_targets(1)
-    assert_same(kept, Moments.of_rows(features, targets[:, :1], weights))
+    kept = moments_of(features, targets, weights).with_targets(1)
+    assert_same(kept, moments_of(features, targets[:, :1], weights))
 
 
 @pytest.mark.parametrize("center", [True, False])
 def test_squared_errors_are_those_of_the_predictions(center):
     features, targets, weights = drawn(7)
-    train = Moments.of_rows(*drawn(8)).about_mean(center)
+    train = moments_of(*drawn(8)).about_mean(center)
     coefficients = np.random.default_rng(9).standard_normal((3, 4, 2))
-    errors = Moments.of_rows(features, targets, weights).squared_errors(coefficients, train.mean)
+    errors = moments_of(features, targets, weights).squared_errors(coefficients, train.mean)
     predicted = train.target_mean + np.einsum("np,pat->nat", features - train.feature_mean, coefficients)
     np.testing.assert_allclose(errors, np.einsum("n,nat->at", weights, (targets[:, None] - predicted) ** 2))

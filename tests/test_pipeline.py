@@ -13,6 +13,7 @@ import zarr
 from sklearn.metrics import r2_score
 
 from gramian import load_model, open_dataset, pipeline
+from gramian.blocks import DRIVER_BASE, Plan, Step
 from gramian.errors import InputError, PlanError, RunError, StoreError
 from gramian.ingest import ingest
 from gramian.job import Cluster, Job, JobError, Stage, command_job, parse_job
@@ -510,12 +511,13 @@ def test_a_plan_of_a_made_model_counts_the_blocks_of_its_rows(done, data):
 
 
 def test_a_local_cluster_shares_what_the_limit_leaves_beside_the_driver():
-    place = pipeline.Place.of(Cluster(workers=2), 1000, 200)
-    assert (place.workers, place.threads, place.memory_limit) == (2, 1, 400)
+    plan = Plan((Step("sum", 8, driver_bytes=200, result_bytes=50),))
+    place = pipeline.Place.of(Cluster(workers=2), DRIVER_BASE + 1200, plan)
+    assert (place.workers, place.threads, place.memory_limit) == (2, 1, (1200 - 200 - 2 * 2 * 50) // 2)
 
 
 def test_a_running_cluster_is_not_measured_by_this_machine():
-    assert pipeline.Place.of(Cluster(scheduler="tcp://a:1"), None, 200).memory_limit is None
+    assert pipeline.Place.of(Cluster(scheduler="tcp://a:1"), None, Plan()).memory_limit is None
 
 
 # ---------------------------------------------------------------- words that are wrong

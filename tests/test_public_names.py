@@ -39,6 +39,16 @@ def test_public_name_resolves(name: str) -> None:
     assert getattr(gramian, name).__name__.rpartition(".")[2] == name
 
 
+ESTIMATORS = [name for name in gramian.__all__ if hasattr(getattr(gramian, name), "get_params")]
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_parameter_of_an_estimator_is_documented_with_its_default(name: str) -> None:
+    estimator = getattr(gramian, name)
+    said = re.findall(r"(?m)^    (\w+) : \S.*, default (.+)$", estimator.__doc__)
+    assert {found: ast.literal_eval(default) for found, default in said} == estimator().get_params()
+
+
 def test_dir_lists_the_public_names() -> None:
     assert set(gramian.__all__) < set(dir(gramian))
 

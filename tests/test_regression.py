@@ -9,7 +9,7 @@ from sklearn.linear_model import Lasso, Ridge
 from sklearn.model_selection import KFold, ShuffleSplit
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from gramian import components, engine
+from gramian import engine, moments, regression
 from gramian.blocks import ArraySpec
 from gramian.errors import GramianWarning, InputError
 from gramian.features import HALPrincipalComponents
@@ -381,9 +381,32 @@ def test_a_recorded_pass_is_not_repeated(max_degree, tmp_path, monkeypatch):
     )
     with blocks_of(1 << 17), engine.session(run=tmp_path / "fit.run", stage="fit"):
         first = clone(model).fit(X, y)
-    monkeypatch.setattr(components, "_landmark_grams", refuse)
+    monkeypatch.setattr(moments, "_row_grams", refuse)
     with blocks_of(1 << 17), engine.session(run=tmp_path / "fit.run", stage="fit"):
         assert_same_bits(clone(model).fit(X, y).dual_coef_, first.dual_coef_)
+
+
+@pytest.mark.parametrize("solver", ["dense", "randomized", "nystroem"])
+def test_an_interrupted_search_goes_on_with_the_folds_that_it_had(solver, tmp_path, monkeypatch):
+    X, y = drawn(60)
+    model = PCHARRegressor(n_components=10, solver=solver, random_state=0)
+    wanted = clone(model).fit(X, y).cv_results_["mean_test_score"]
+    real, computed, told = regression.relative_scores, [], []
+
+    def interrupted(*arguments):
+        computed.append(1)
+        if len(computed) == 3:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(regression, "relative_scores", interrupted)
+    with pytest.raises(KeyboardInterrupt), engine.session(run=tmp_path / "run"):
+        clone(model).fit(X, y)
+    with engine.session(run=tmp_path / "run", on_progress=told.append):
+        found = clone(model).fit(X, y).cv_results_["mean_test_score"]
+    assert len(computed) == 3 + 3
+    assert [seen.done for seen in told if seen.name == "folds"] == [0, 1, 2, 3, 4, 5]
+    assert np.array_equal(found, wanted)
 
 
 @pytest.mark.parametrize("Regressor", [PCHARRegressor, PCHALRegressor])

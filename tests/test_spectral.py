@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from gramian import engine, spectral
+from gramian import engine, moments, spectral
 from gramian.blocks import ArraySpec
 from gramian.errors import GramianWarning, InputError, InputTypeError, PlanError
 from gramian.gram import GramOperator
-from gramian.spectral import Eigenpairs, leading_eigenpairs, nystroem_factor, plan_eigenpairs
+from gramian.spectral import Eigenpairs, leading_eigenpairs, plan_eigenpairs
+from gramian.streams import Stream, draw_rows
 from tests.contracts import assert_same_bits, blocks_of, lazy, stored
 from tests.strategies import orthonormal_bases
 
@@ -245,8 +246,8 @@ def test_randomized_gives_up_where_residuals_no_longer_shrink(monkeypatch):
 
 def test_nystroem_with_some_landmarks_is_the_literal_approximation():
     operator = operators()["centred"]
-    factor = nystroem_factor(operator, 9, 40, seed=0)
-    K, L = GramOperator(covariates(), kernel="hal", scale="mean_diagonal").toarray(), factor.landmarks
+    L = draw_rows(N, 40, 0, Stream.LANDMARKS)
+    K = GramOperator(covariates(), kernel="hal", scale="mean_diagonal").toarray()
     approximation = K[:, L] @ np.linalg.solve(K[np.ix_(L, L)], K[L])
     J = np.eye(N) - 1 / N
     values, vectors = np.linalg.eigh(J @ approximation @ J)
@@ -269,24 +270,6 @@ def test_sampled_residuals_estimate_the_exact_ones(monkeypatch):
     pairs = solve(operator, 9, "nystroem", n_landmarks=40)
     exact = np.linalg.norm(operator.toarray() @ pairs.vectors - pairs.vectors * pairs.values, axis=0)
     assert_allclose(pairs.residuals, exact, rtol=0.5)
-
-
-def test_nystroem_scores_are_those_of_the_pairs():
-    operator = operators()["weighted"]
-    factor = nystroem_factor(operator, 9, 40, seed=0)
-    columns = engine.apply(operator.columns(factor.landmarks), covariates())
-    scores = (columns @ factor.projection - factor.offset) * np.sqrt(operator.sample_weight)[:, None]
-    pairs = solve(operator, 9, "nystroem", n_landmarks=40)
-    wanted = pairs.vectors * np.sqrt(pairs.values)
-    assert_allclose(np.abs((scores * wanted).sum(axis=0)), pairs.values, rtol=1e-10)
-
-
-def test_landmarks_are_ascending_and_follow_the_seed():
-    operator = operators()["hal"]
-    first, again, other = (nystroem_factor(operator, 3, 40, seed=seed).landmarks for seed in (0, 0, 1))
-    assert_array_equal(first, again)
-    assert not np.array_equal(first, other)
-    assert (np.diff(first) > 0).all()
 
 
 def test_nystroem_of_single_precision_drops_what_is_rounding():
@@ -403,7 +386,7 @@ def test_nystroem_resumes_with_the_same_bits(tmp_path):
         first = solve(operator, 8, "nystroem")
     with (
         engine.session(run=tmp_path / "run"),
-        mock.patch.object(spectral, "_feature_sums", side_effect=AssertionError("computed again")),
+        mock.patch.object(moments, "_row_grams", side_effect=AssertionError("computed again")),
     ):
         again = solve(operator, 8, "nystroem")
     assert_same_bits(first.vectors, again.vectors)
@@ -419,6 +402,28 @@ def test_plan_needs_no_data(solver):
     assert plan.tasks > 0
     assert plan.flops > 0
     assert plan.driver_bytes() > 8 * 9000 * 20
+
+
+@every_solver
+def test_what_is_admitted_is_what_the_plan_shows(solver):
+    operator, steps = operators()["weighted"], []
+    plan = plan_eigenpairs(operator, 15, solver=solver, n_landmarks=40)
+    with mock.patch.object(engine, "admit", steps.append):
+        solve(operator, 15, solver, **({"n_landmarks": 40} if solver == "nystroem" else {}))
+    assert len(steps) == 1
+    assert steps[0] in plan.steps
+
+
+def test_the_planned_pass_of_nystroem_is_the_one_that_runs():
+    operator = operators()["weighted"]
+    (features, *_) = plan_eigenpairs(operator, 15, solver="nystroem", n_landmarks=40).steps
+    with mock.patch.object(engine, "row_sum", side_effect=engine.row_sum) as run:
+        solve(operator, 15, "nystroem", n_landmarks=40)
+    (_, grid, *sources), sizes = run.call_args_list[0]
+    wanted = engine.sum_step(
+        "features", grid, sources[0], scratch=sizes["scratch"], result=sizes["result"], flops=features.flops
+    )
+    assert features == wanted
 
 
 @every_solver

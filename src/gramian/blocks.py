@@ -129,11 +129,13 @@ class Step:
     flops: float = 0.0
     task_bytes: int = 0  # peak of one task, input, output and scratch
     driver_bytes: int = 0  # peak in the driver
+    result_bytes: int = 0  # what one task sends to the driver
 
 
 # Measured resident sizes of a process that has imported all that a task needs and compiled its kernels.
 WORKER_BASE = 260 << 20
 DRIVER_BASE = 380 << 20
+FLYING = 2  # tasks a thread that are submitted and not yet taken up
 
 
 def size_text(size: float) -> str:
@@ -187,15 +189,15 @@ class Plan:
         """Peak of one worker process that runs ``threads`` tasks at once."""
         return WORKER_BASE + threads * max((step.task_bytes for step in self.steps), default=0)
 
-    def driver_bytes(self) -> int:
-        """Peak of the process that drives the cluster."""
-        return DRIVER_BASE + max((step.driver_bytes for step in self.steps), default=0)
+    def driver_bytes(self, threads: int = 1) -> int:
+        """Peak of the process that drives a cluster of so many threads in all."""
+        held = (step.driver_bytes + FLYING * threads * step.result_bytes for step in self.steps)
+        return DRIVER_BASE + max(held, default=0)
 
     def total_bytes(self, workers: int, threads: int) -> int:
         """Peak of driver and workers together; ``workers=0`` means that the driver's threads do the work."""
-        if workers:
-            return self.driver_bytes() + workers * self.worker_bytes(threads)
-        return self.driver_bytes() + self.worker_bytes(threads) - WORKER_BASE
+        driver = self.driver_bytes(max(1, workers) * threads)
+        return driver + max(1, workers) * self.worker_bytes(threads) - (0 if workers else WORKER_BASE)
 
     def check(
         self,
@@ -222,7 +224,8 @@ class Plan:
         total = self.total_bytes(workers, threads)
         if max_memory is not None and total > max_memory:
             raise PlanError(
-                f"the plan needs {size_text(total)} ({size_text(self.driver_bytes())} in the driver, "
+                f"the plan needs {size_text(total)} "
+                f"({size_text(self.driver_bytes(max(1, workers) * threads))} in the driver, "
                 f"{workers} workers of {size_text(worker)}), allowed are {size_text(max_memory)}",
                 f"raise the limit to {size_text(total)}, or use fewer workers or threads",
             )

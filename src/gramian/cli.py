@@ -1,4 +1,4 @@
-"""The command line: options, progress, exit codes; no arithmetic.
+"""The command line: options, commands, exit codes; no arithmetic.
 
 Exit codes: 0 done, 1 the job or the check failed, 2 the words of the call are wrong, 130 interrupted.
 """
@@ -6,35 +6,36 @@ Exit codes: 0 done, 1 the job or the check failed, 2 the words of the call are w
 from __future__ import annotations
 
 import inspect
-import json as _json
 import os
 import shlex
 import sys
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from gramian import __version__
-from gramian.blocks import size_text
-from gramian.errors import GramianError, GramianWarning
-from gramian.job import Cluster, Job, JobError, Stage, command_job, parse_settings, parse_size, read_job
-
-if TYPE_CHECKING:  # what computes is imported where it is used: help and health checks answer at once
-    from gramian import pipeline
+from gramian.console import Display, print_json, print_outcome, print_plan, print_rows, print_table, stderr
+from gramian.errors import GramianError, GramianWarning, StoreError
+from gramian.job import (
+    Cluster,
+    Job,
+    JobError,
+    Stage,
+    command_job,
+    parse_settings,
+    parse_size,
+    read_job,
+    wrong_words,
+)
 
 DONE, FAILED, WRONG_WORDS, INTERRUPTED = 0, 1, 2, 130
-SECONDS_BETWEEN_LINES = 10.0  # of progress where no terminal shows bars
 
 UsageError: Any = typer.BadParameter.__base__  # whichever click typer brings along
 
@@ -168,120 +169,7 @@ def computes(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-# ---------------------------------------------------------------- what is shown
-
-stderr = Console(stderr=True, highlight=False)
-stdout = Console(highlight=False, soft_wrap=True)
-
-
-class Display:
-    """A `pipeline.Watch` that shows progress on stderr: bars on a terminal, else a line now and then."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self.quiet = quiet
-        self._bars: Progress | None = None
-        self._tasks: dict[str, TaskID] = {}
-        self._began: dict[str, float] = {}
-        self._shown = 0.0
-
-    @contextmanager
-    def open(self) -> Iterator[Display]:
-        """Bars live within this block."""
-        if self.quiet or not stderr.is_terminal:
-            yield self
-            return
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(compact=True),
-        )
-        with Progress(*columns, console=stderr) as self._bars:
-            yield self
-
-    def say(self, text: str) -> None:
-        """One line."""
-        if not self.quiet:
-            stderr.print(escape(text), soft_wrap=True)
-
-    def progress(self, name: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        began = self._began.setdefault(name, now)
-        rate = f"{done / (now - began):.1f} blocks/s" if now > began and done else ""
-        if self._bars is not None:
-            if name not in self._tasks:
-                self._tasks[name] = self._bars.add_task(escape(name), total=total, rate="")
-            self._bars.update(self._tasks[name], completed=done, total=total, rate=rate)
-        elif done < total and now - max(self._shown, began) > SECONDS_BETWEEN_LINES:
-            self._shown = now
-            left = (now - began) / done * (total - done) if done else 0.0
-            self.say(f"{name}: {done:,}/{total:,} blocks, {rate or 'no rate yet'}, {left:.0f} s left")
-
-
-def _print_plan(found: pipeline.Outline, as_json: bool) -> None:
-    steps, facts = found.plan.rows(), found.facts()
-    if as_json:
-        print(_json.dumps({"steps": steps, **facts}, indent=2))
-        return
-    table = Table(box=None, pad_edge=False)
-    for place, column in enumerate(steps[0]):
-        table.add_column(column, justify="left" if place == 0 else "right")
-    for step in steps:
-        table.add_row(*map(escape, step.values()))
-    stdout.print(table, soft_wrap=False)
-    workers = (
-        f"{facts['workers']} workers of {size_text(facts['worker_bytes'])}"
-        if facts["workers"]
-        else "no workers"
-    )
-    print(
-        f"{facts['tasks']:,} tasks, {size_text(facts['read_bytes'])} read, "
-        f"{size_text(facts['written_bytes'])} written in {facts['files']:,} files\n"
-        f"peak memory {size_text(facts['total_bytes'])}: "
-        f"{size_text(facts['driver_bytes'])} in the driver, {workers}"
-    )
-
-
-def _print_outcome(outcome: pipeline.Outcome, job: Job, display: Display, as_json: bool) -> None:
-    if as_json:
-        print(
-            _json.dumps(
-                {
-                    "run": outcome.root,
-                    "planned_bytes": outcome.planned,
-                    "measured_bytes": outcome.measured,
-                    "stages": outcome.records,
-                },
-                indent=2,
-            )
-        )
-    else:
-        for record in outcome.records:
-            _print_results(record, job, display)
-    if outcome.measured:
-        display.say(f"peak memory {size_text(outcome.measured)}, planned {size_text(outcome.planned)}")
-    if outcome.root and not outcome.computed:
-        display.say(f"{outcome.root} was complete: every recorded block is as it was written")
-    elif outcome.root:
-        display.say(f"run directory {outcome.root}; see it with: gramian report {outcome.root}")
-
-
-def _print_results(record: dict[str, Any], job: Job, display: Display) -> None:
-    """Scores on stdout, they are what was asked for; a summary of anything else on stderr."""
-    shape = " x ".join(f"{size:,}" for size in record.get("shape", ()))
-    results = [shape] if shape else []
-    results += [
-        f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in record.get("results", {}).items()
-    ]
-    prefix = f"{record['stage']} " if len(job.stages) > 1 else ""
-    stage = job.stage(record["stage"])
-    if record["command"] == "evaluate":
-        print("\n".join(prefix + line for line in results))
-    else:
-        took = f"{record['seconds']:.1f} s"
-        display.say(f"{prefix}{'' if stage is None else stage.out}: {', '.join([*results, took])}")
+# ---------------------------------------------------------------- jobs
 
 
 def _execute(job: Job, options: Options) -> None:
@@ -289,7 +177,7 @@ def _execute(job: Job, options: Options) -> None:
 
     if options.plan:
         found = pipeline.outline(job)
-        _print_plan(found, options.json)
+        print_plan(found, options.json)
         found.check()
         return
     display = Display(quiet=not options.progress)
@@ -302,7 +190,7 @@ def _execute(job: Job, options: Options) -> None:
             force=options.force,
             watch=display,
         )
-    _print_outcome(outcome, job, display, options.json)
+    print_outcome(outcome, job, display, options.json)
 
 
 def _run_stage(options: Options, **words: Any) -> None:
@@ -544,7 +432,8 @@ def ingest(
     from gramian.ingest import ingest as bring_in
 
     display = Display(quiet=json)
-    with display.open():
+    options = ("split", "energy", "rank", "size", "on_deficient", "random_state", "group_by", "labels")
+    with display.open(), wrong_words(options):
         data = bring_in(
             source,
             dest,
@@ -564,11 +453,7 @@ def ingest(
             on_progress=lambda seen: display.progress(seen.name, seen.done, seen.total),
         )
     if json:
-        print(
-            _json.dumps(
-                {"store": dest, "kind": data.kind, "rows": data.rows, "arrays": list(data.arrays)}, indent=2
-            )
-        )
+        print_json({"store": dest, "kind": data.kind, "rows": data.rows, "arrays": list(data.arrays)})
     else:
         stderr.print(escape(repr(data)), soft_wrap=True)
 
@@ -595,14 +480,19 @@ def inspect_(
 
     found = look(store)
     if json:
-        print(_json.dumps(found.facts(), indent=2))
+        print_json(found.facts())
     else:
         figures = ", ".join(f"{name} {value}" for name, value in found.figures.items())
         print(f"{found.path}: {found.kind}, {figures}")
-        _print_rows(found.rows())
-        _print_rows(found.check_rows())
-    if not found.ok:
-        raise typer.Exit(FAILED)
+        print_rows(found.rows())
+        print_rows(found.check_rows())
+    failed = [check for check in found.checks if not check.passed]
+    if failed:
+        first = f"{failed[0].array} {failed[0].name}: {failed[0].found}"
+        raise StoreError(
+            f"{store} fails {len(failed)} of {len(found.checks)} checks, {first}",
+            "make the store again, or resume the run that made it",
+        )
 
 
 @app.command(rich_help_panel=LOOK)
@@ -622,17 +512,16 @@ def verify(
 
     bad = check(target)
     if json:
-        print(
-            _json.dumps(
-                [{"array": item.label, "chunk": item.key, "state": item.state} for item in bad], indent=2
-            )
-        )
+        print_json([{"array": item.label, "chunk": item.key, "state": item.state} for item in bad])
     else:
         for item in bad:
             print(f"{item.label} {item.key} {item.state}")
-        stderr.print(f"{len(bad)} bad blocks" if bad else "every recorded block is as it was written")
     if bad:
-        raise typer.Exit(FAILED)
+        raise StoreError(
+            f"{len(bad)} bad blocks in {target}", "give --resume to the command that made it: it mends them"
+        )
+    if not json:
+        stderr.print("every recorded block is as it was written")
 
 
 @app.command(rich_help_panel=LOOK)
@@ -683,23 +572,9 @@ def demo(
     with display.open():
         result = run_demo(out, scheduler=scheduler, watch=display)
     for rows in result.tables:
-        _print_table(rows)
+        print_table(rows)
     print(f"report: {result.page}")
     display.say(result.advice)
-
-
-def _print_rows(rows: list[dict[str, str]]) -> None:
-    if rows:
-        _print_table({"title": "", "columns": list(rows[0]), "rows": [list(row.values()) for row in rows]})
-
-
-def _print_table(facts: dict[str, Any]) -> None:
-    table = Table(title=facts["title"] or None, title_justify="left", box=None, pad_edge=False)
-    for place, column in enumerate(facts["columns"]):
-        table.add_column(column, justify="left" if place == 0 else "right")
-    for row in facts["rows"]:
-        table.add_row(*(escape(f"{value:.3f}" if isinstance(value, float) else str(value)) for value in row))
-    stdout.print(table, soft_wrap=False)
 
 
 @app.command(rich_help_panel=LOOK)

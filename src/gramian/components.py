@@ -9,6 +9,7 @@ scores of the training rows are ``Z = W^-1/2 U D^1/2`` and those of x are ``Kc(x
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,20 +17,29 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 
 from gramian import engine
 from gramian.blocks import ArraySpec, Grid, Plan, Step
-from gramian.engine import RowMap, spec_of, sum_step
+from gramian.engine import RowMap, spec_of
 from gramian.errors import GramianWarning, InputError
 from gramian.gram import GramOperator
 from gramian.kernels.hal import hal_diagonal, hal_kernel, hal_scratch
-from gramian.moments import Moments, in_order, moment_grid, part_grams
+from gramian.moments import MomentPass, Moments, above_rounding, row_moments
+from gramian.nystroem import NystroemFeatures, Rotation, leading, upright
 from gramian.sources import loaded
-from gramian.spectral import leading_eigenpairs
-from gramian.streams import Stream, generator
-from gramian.validation import candidates, choice, integer, matrix, same_columns, target_block, weights_block
+from gramian.spectral import leading_eigenpairs, plan_eigenpairs
+from gramian.streams import Stream, draw_rows
+from gramian.validation import (
+    boolean,
+    candidates,
+    choice,
+    integer,
+    matrix,
+    refuse_no_weight,
+    same_columns,
+    weights_block,
+)
 
 Array = NDArray[np.float64]
 
@@ -87,9 +97,11 @@ class Settings:
         if solver == "auto":
             solver = "dense" if n_rows <= DENSE_ROWS else "nystroem"
         choice(estimator.landmarks, "landmarks", ("uniform",))
+        center = boolean(estimator.center, "center")
         knots = _given_knots(estimator.knots, n_columns)
         if knots is not None:
             n_knots = len(knots)
+            _count(estimator.n_knots, "n_knots", 0, sys.maxsize)
         else:
             n_knots = _count(estimator.n_knots, "n_knots", min(n_rows, MANY_KNOTS), n_rows)
         several = candidates(estimator.n_components, "n_components", integer)
@@ -99,7 +111,9 @@ class Settings:
         if solver == "nystroem":
             usual = min(n_rows, max(MANY_LANDMARKS, 4 * wanted))
             n_landmarks = _count(estimator.n_landmarks, "n_landmarks", usual, n_rows)
-        most = min(n_landmarks, n_rows - bool(estimator.center))
+        else:
+            _count(estimator.n_landmarks, "n_landmarks", 0, sys.maxsize)
+        most = min(n_landmarks, n_rows - center)
         if several and several[-1] > most:
             raise InputError(
                 f"n_components is {several[-1]}, {n_rows} rows, {n_landmarks} landmarks have at most {most}",
@@ -116,7 +130,7 @@ class Settings:
             knots,
             n_knots,
             n_landmarks,
-            bool(estimator.center),
+            center,
         )
 
     def of_fold(self, n_rows: int) -> Settings:
@@ -124,6 +138,20 @@ class Settings:
         return replace(
             self, n_rows=n_rows, n_knots=min(self.n_knots, n_rows) if self.knots is None else self.n_knots
         )
+
+
+def warn_unused(estimator: Any, settings: Settings) -> None:
+    """Warn of a parameter that was set and plays no part beside the others."""
+    reasons = {}
+    if settings.solver != "nystroem":
+        how = " (by 'auto')" if estimator.solver == "auto" else ""
+        reasons["n_landmarks"] = f"the solver is {settings.solver!r}{how}; set 'nystroem' or leave it out"
+    if settings.knots is not None:
+        reasons["n_knots"] = "the knots are given; leave it out"
+    for name, reason in reasons.items():
+        value = getattr(estimator, name)
+        if not isinstance(value, str):
+            warnings.warn(f"{name} = {value} has no effect, {reason}", GramianWarning, stacklevel=3)
 
 
 def _degrees(value: Any, n_columns: int) -> tuple[int | None, ...]:
@@ -169,9 +197,8 @@ def components_plan(
     kernel = HALKernel(np.broadcast_to(np.float64(0), (settings.n_knots, d)), None, settings.degrees[0])
     square = 8 * settings.n_landmarks**2
     if settings.solver == "nystroem":
-        width = settings.n_landmarks + n_targets + 2
-        scratch = landmark_scratch(kernel, settings.n_landmarks, width)
-        flops = n * (kernel.flops(settings.n_landmarks) + 3.0 * width**2)
+        figures = landmark_pass(spec, kernel, settings, n_targets, n_parts)
+        flops = n * (kernel.flops(settings.n_landmarks) + 3.0 * _width(settings, n_targets) ** 2)
         drawn = min(
             spec.nbytes, (settings.n_landmarks + settings.n_knots) * (spec.chunks or (1,))[0] * spec.row_bytes
         )
@@ -181,15 +208,9 @@ def components_plan(
             )
         ]
         for degree in settings.degrees:
-            step = sum_step(
-                gram_name(settings, degree),
-                moment_grid(n, spec.row_bytes + scratch, width, n_parts),
-                spec,
-                scratch=scratch,
-                result=8 * n_parts * width**2,
-                flops=flops,
-            )
-            steps.append(replace(step, driver_bytes=max(step.driver_bytes, (n_parts + 5) * 8 * width**2)))
+            step = figures.step(gram_name(settings, degree), spec, flops=flops)
+            solve = (n_parts + 5) * figures.result // n_parts
+            steps.append(replace(step, driver_bytes=max(step.driver_bytes, solve)))
         return Plan(tuple(steps))
     count = n_fits * len(settings.degrees)
     if settings.solver == "dense":
@@ -206,7 +227,7 @@ def components_plan(
             )
         )
     operator = GramOperator(spec, kernel="hal", knots=kernel.knots, max_degree=kernel.max_degree)
-    return Plan(count * operator.plan(settings.limit).steps)
+    return Plan(count * plan_eigenpairs(operator, settings.limit, solver="randomized").steps)
 
 
 def gram_name(settings: Settings, degree: int | None) -> str:
@@ -251,13 +272,6 @@ class HALKernel:
     def flops(self, n_landmarks: int) -> float:
         """Operations of a row with so many landmarks."""
         return float(self.knots.size) * n_landmarks
-
-
-def draw_rows(n_rows: int, count: int, seed: int, stream: Stream) -> NDArray[np.intp]:
-    """Sorted indices of so many different rows."""
-    if count >= n_rows:
-        return np.arange(n_rows)
-    return np.sort(generator(seed, stream).permutation(n_rows)[:count])
 
 
 def draw_knots(X: Any, weights: Any, settings: Settings, max_degree: int | None, seed: int) -> HALKernel:
@@ -424,23 +438,6 @@ def linear_map(
     )
 
 
-def leading(gram: Array, n_components: int, n_rows: int) -> tuple[Array, Array]:
-    """At most so many numerically positive eigenvalues, descending, and vectors. Overwrites its input."""
-    n = len(gram)
-    some = n_components < n // 8  # the others cost more to leave out than to compute
-    how: dict[str, Any] = {"subset_by_index": (n - n_components, n - 1)} if some else {"driver": "evd"}
-    values, vectors = scipy.linalg.eigh(gram, overwrite_a=True, check_finite=False, **how)
-    values, vectors = values[::-1][:n_components], vectors[:, ::-1][:, :n_components]
-    kept = int((values > n_rows * np.finfo(float).eps * values.max(initial=0.0)).sum())
-    return values[:kept], vectors[:, :kept]
-
-
-def upright(vectors: Array, scores: Array) -> Array:
-    """Signs that make the entry of largest magnitude in each column of the scores positive."""
-    largest = scores[np.abs(scores).argmax(axis=0), np.arange(scores.shape[1])]
-    return vectors * np.where(largest < 0, -1.0, 1.0)
-
-
 # ------------------------------------------------------------------- from the Gram matrix of all rows
 
 
@@ -472,7 +469,7 @@ def dense_components(
     K *= root
     K *= root[:, None]
     total = float(np.trace(K))
-    values, vectors = leading(K, n_components, n)
+    values, vectors = leading(K, n_components)
     return _from_vectors(kernel, rows, scale, values, total, vectors, root, means, center)
 
 
@@ -499,7 +496,7 @@ def randomized_components(
     degree = "all" if kernel.max_degree is None else kernel.max_degree
     name = f"eigenpairs-degree-{degree}-{block}"
     pairs = leading_eigenpairs(operator, n_components, solver="randomized", random_state=seed, name=name)
-    kept = int((pairs.values > max(0.0, len(rows) * np.finfo(float).eps * pairs.values[0])).sum())
+    kept = int(above_rounding(pairs.values, len(rows)).sum())
     root = np.ones(len(rows)) if weights is None else np.sqrt(weights)
     means = operator.means if center else np.zeros(len(rows))
     vectors = np.asarray(pairs.vectors)[:, :kept]
@@ -536,154 +533,83 @@ def _positive_scale(scale: float) -> float:
 # ------------------------------------------------------------------------ from landmarks and one pass
 
 
-@dataclass(frozen=True, eq=False)
-class LandmarkFeatures:
-    """Nyström features ``phi(x) = (K(x, landmarks) / unit) @ root``, whose products approximate K / unit.
+def _width(settings: Settings, n_targets: int) -> int:
+    """Columns (1, features, targets, diagonal) of the one pass."""
+    return settings.n_landmarks + n_targets + 2
+
+
+def landmark_pass(
+    spec: ArraySpec, kernel: HALKernel, settings: Settings, n_targets: int, n_parts: int
+) -> MomentPass:
+    """What the one pass takes."""
+    scratch = kernel.scratch(settings.n_landmarks)
+    return MomentPass.over(spec, _width(settings, n_targets), n_parts, scratch)
+
+
+class LandmarkMoments:
+    """One pass over rows anywhere: moments of their Nyström features over each part of them.
+
+    The last target is the kernel's own diagonal over the features' `unit`, whose mean is the scale.
 
     Parameters
     ----------
     kernel : HALKernel
     landmarks : (L, d) array
-    unit : float
-        Mean of the kernel's diagonal over the landmarks: a provisional scale.
-    root : (L, r) float64
-        ``V S^-1/2`` of ``K(landmarks, landmarks) / unit = V S V'``, without its numerical null space.
-    shift : (r,) float64
-        Mean of the features over the landmarks: subtracted before products are summed.
+    settings : Settings
+    X : array of N rows
+    target : (N,) or (N, t) array, optional
+    weights : (N,) array, optional
+    parts : as `gramian.moments.part_grams` takes them
+    n_parts : int
     """
 
-    kernel: HALKernel
-    landmarks: NDArray[Any]
-    unit: float
-    root: Array
-    shift: Array
+    def __init__(
+        self,
+        kernel: HALKernel,
+        landmarks: NDArray[Any],
+        settings: Settings,
+        X: Any,
+        *,
+        target: Any = None,
+        weights: Any = None,
+        parts: NDArray[Any] | None = None,
+        n_parts: int = 1,
+    ) -> None:
+        self._kernel, self._landmarks, self._settings = kernel, landmarks, settings
+        with engine.pinned():
+            corner = kernel.block(landmarks)
+            unit = _positive_scale(float(np.diagonal(corner).mean()))
+            self._features = NystroemFeatures.of(partial(kernel.block, Y=landmarks), corner, unit=unit)
+        shape = (0, 0) if target is None else (*spec_of(target).shape, 1)
+        self.n_targets = shape[1]
+        self.parts = row_moments(
+            self._features,
+            X,
+            landmark_pass(spec_of(X), kernel, settings, self.n_targets, n_parts),
+            target=target,
+            diagonal=partial(_relative_diagonal, kernel=kernel, unit=unit),
+            weights=weights,
+            parts=parts,
+            n_parts=n_parts,
+            name=gram_name(settings, kernel.max_degree),
+        )
 
-    @classmethod
-    def of(cls, kernel: HALKernel, landmarks: NDArray[Any]) -> LandmarkFeatures:
-        """From the kernel of the landmarks."""
-        K = kernel.block(landmarks)
-        unit = _positive_scale(float(np.diagonal(K).mean()))
-        K /= unit
-        values, vectors = leading(K, len(K), len(K))
-        return cls(kernel, landmarks, unit, vectors / np.sqrt(values), vectors.mean(axis=0) * np.sqrt(values))
-
-    def block(self, rows: NDArray[Any], out: Array | None = None) -> Array:
-        """Features of rows (n, d), less the shift: (n, r)."""
-        values = np.matmul(self.kernel.block(rows, self.landmarks), self.root / self.unit, out=out)
-        values -= self.shift
-        return values
-
-
-def landmark_moments(
-    features: LandmarkFeatures,
-    X: Any,
-    *,
-    target: Any = None,
-    weights: Any = None,
-    parts: NDArray[Any] | None = None,
-    n_parts: int = 1,
-    name: str = "gram",
-) -> list[Moments]:
-    """Moments of the features of each part of the rows: one pass.
-
-    The last target is the kernel's own diagonal over `unit`, whose mean is the scale.
-    """
-    shift = np.zeros(0)
-    if target is not None:
-        shift = target_block(engine.take(target, np.arange(min(spec_of(X).shape[0], SAMPLE)))).mean(axis=0)
-    sides = {"target": target, "weights": weights, "parts": parts}
-    names = tuple(side for side, array in sides.items() if array is not None)
-    width = features.root.shape[1] + len(shift) + 2
-    function = partial(_landmark_grams, features=features, names=names, shift=shift, n_parts=n_parts)
-    spec = spec_of(X)
-    scratch = landmark_scratch(features.kernel, len(features.landmarks), width)
-    (grams,) = engine.row_sum(
-        function,
-        moment_grid(spec.shape[0], spec.row_bytes + scratch, width, n_parts),
-        X,
-        *(sides[side] for side in names),
-        name=name,
-        scratch=scratch,
-        result=8 * n_parts * width**2,
-    )
-    back = np.concatenate([features.shift, shift, [0.0]])
-    return [Moments.of(gram, features.root.shape[1], back) for gram in grams]
-
-
-def landmark_scratch(kernel: HALKernel, n_landmarks: int, width: int) -> int:
-    """Bytes a row of a block of kernel values and of the columns (1, features, targets, diagonal)."""
-    return kernel.scratch(n_landmarks) + 8 * 2 * width
-
-
-def _landmark_grams(
-    rows: NDArray[Any],
-    *sides: NDArray[Any],
-    features: LandmarkFeatures,
-    names: tuple[str, ...],
-    shift: Array,
-    n_parts: int,
-) -> tuple[Array]:
-    """Gram matrices of the columns (1, features, targets, diagonal) over each part of a block of rows."""
-    side = dict(zip(names, sides, strict=True))
-    rows = matrix(rows, "X")
-    target = target_block(side["target"]) if "target" in side else np.empty((len(rows), 0))
-    weights = weights_block(side["weights"]) if "weights" in side else None
-    parts, rows, target, weights = in_order(side.get("parts"), rows, target, weights)
-    last = 1 + features.root.shape[1]
-    columns = np.empty((len(rows), last + len(shift) + 1))
-    columns[:, 0] = 1
-    features.block(rows, out=columns[:, 1:last])
-    columns[:, last:-1] = target - shift
-    columns[:, -1] = features.kernel.diagonal(rows) / features.unit
-    return (part_grams(columns, weights, parts, n_parts),)
-
-
-@dataclass(frozen=True, eq=False)
-class Rotation:
-    """Eigenpairs of the moments of landmark features: ``scores = (phi - mean) @ matrix``.
-
-    Parameters
-    ----------
-    eigenvalues : (k,) float64
-    matrix : (r, k) float64
-    ratio : float
-        Mean of the diagonal over the rows, over the landmarks' `unit`.
-    total : float
-        Sum of all eigenvalues of the kernel that the features approximate.
-    """
-
-    eigenvalues: Array
-    matrix: Array
-    ratio: float
-    total: float
-
-    @classmethod
-    def of(cls, moments: Moments, n_components: int, n_rows: int, center: bool) -> Rotation:
-        """From moments whose last target is the diagonal."""
+    def rotation(self, moments: Moments) -> Rotation:
+        """Principal axes of rows with these moments."""
         ratio = _positive_scale(float(moments.target_mean[-1]))
-        values, vectors = leading(moments.about_mean(center).gram / ratio, n_components, n_rows)
-        mean = moments.feature_mean
-        total = moments.weight * (1.0 - float(mean @ mean) / ratio if center else 1.0)
-        return cls(values, vectors / np.sqrt(ratio), ratio, total)
+        return Rotation.of(moments, self._settings.limit, center=self._settings.center, ratio=ratio)
 
-    def upright(self, features: LandmarkFeatures, mean: Array) -> Rotation:
-        """With signs that make the landmark scores of largest magnitude positive."""
-        scores = (features.block(features.landmarks) + (features.shift - mean)) @ self.matrix
-        return replace(self, matrix=upright(self.matrix, scores))
-
-    def scored(self, moments: Moments, n_targets: int) -> Moments:
-        """Moments of the scores and the first targets."""
-        return moments.with_targets(n_targets).mapped(self.matrix)
+    def components(self, moments: Moments) -> tuple[Components, Rotation]:
+        """The common form, for rows with these moments, and the rotation that it is made of."""
+        rotation = self.rotation(moments).upright(self._features, self._landmarks)
+        scale = self._features.unit * rotation.ratio
+        total = moments.weight * (1.0 - float(rotation.mean @ rotation.mean) / rotation.ratio)
+        found = rotation.coefficients(self._features)
+        return Components(self._kernel, self._landmarks, scale, rotation.eigenvalues, total, *found), rotation
 
 
-def landmark_components(features: LandmarkFeatures, rotation: Rotation, mean: Array) -> Components:
-    """The common form; ``mean`` of the features, 0 where they are not centred."""
-    scale = features.unit * rotation.ratio
-    projection = features.root @ rotation.matrix * rotation.ratio
-    offset = mean @ rotation.matrix
-    return Components(
-        features.kernel, features.landmarks, scale, rotation.eigenvalues, rotation.total, projection, offset
-    )
+def _relative_diagonal(rows: NDArray[Any], *, kernel: HALKernel, unit: float) -> Array:
+    return kernel.diagonal(rows) / unit
 
 
 # --------------------------------------------------------------------------------------------- the fit
@@ -718,27 +644,13 @@ def fit_components(X: Any, weights: Any, settings: Settings, seed: int) -> Compo
     if settings.solver != "nystroem":
         rows = loaded_rows(X, settings)
         warn_of_kernel(kernel, rows)
-        weights = None if weights is None else weights_block(loaded(weights))
+        if weights is not None:
+            weights = weights_block(loaded(weights))
+            refuse_no_weight(weights.sum())
         return matrix_components(kernel, rows, weights, settings, settings.limit, seed)
     landmarks = draw_landmarks(X, settings, seed)
     warn_of_kernel(kernel, landmarks)
+    found = LandmarkMoments(kernel, landmarks, settings, X, weights=weights)
     with engine.pinned():
-        features = LandmarkFeatures.of(kernel, landmarks)
-    (moments,) = landmark_moments(features, X, weights=weights)
-    with engine.pinned():
-        mean = moments.about_mean(settings.center).feature_mean
-        rotation = Rotation.of(moments, settings.limit, settings.n_rows, settings.center)
-        return landmark_components(features, rotation.upright(features, mean), mean)
-
-
-def keep_components(model: Any, components: Components, settings: Settings) -> None:
-    """What every estimator made of components learns."""
-    model.knots_ = components.kernel.knots
-    model.knot_weights_ = components.kernel.knot_weights
-    model.max_degree_ = components.kernel.max_degree
-    model.landmarks_ = components.landmarks
-    model.kernel_scale_ = components.scale
-    model.eigenvalues_ = components.eigenvalues
-    model.explained_variance_ratio_ = components.eigenvalues / components.total
-    model.n_components_ = len(components.eigenvalues)
-    model.solver_ = settings.solver
+        refuse_no_weight(found.parts[0].weight)
+        return found.components(found.parts[0])[0]

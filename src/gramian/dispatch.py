@@ -19,6 +19,7 @@ import dask
 import dask.system
 import threadpoolctl
 
+from gramian.blocks import FLYING
 from gramian.errors import ClusterError
 
 PATIENCE = 60.0  # seconds that a cluster may be without workers
@@ -215,37 +216,48 @@ def completed(
     items: Iterable[tuple[Any, ...]],
     *,
     client: Any = None,
+    ordered: bool = False,
     idle: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield (item, function(*item)) as tasks finish, at most 2 x threads in flight.
+    """Yield (item, function(*item)) as tasks finish, or in the order of the items where that is asked for.
 
-    ``idle`` is called before each wait. Closing the generator cancels what is left.
+    At most 2 x threads are in flight; in order, those that wait for their turn among them. ``idle`` is
+    called before each wait. Closing the generator cancels what is left.
     """
     backend: Threads | Cluster = Threads() if client is None else Cluster(client)
-    remaining, looked = iter(items), time.monotonic()
-    flying: dict[Any, tuple[Any, ...]] = {}
+    remaining, looked = enumerate(items), time.monotonic()
+    flying: dict[Any, tuple[int, tuple[Any, ...]]] = {}
+    waiting: dict[int, tuple[tuple[Any, ...], Any]] = {}
+    turn = 0
     with explained():
         try:
             while True:
                 if time.monotonic() - looked > 5:  # workers come and go
                     backend.refresh()
                     looked = time.monotonic()
-                limit = 2 * backend.threads
-                room = limit - len(flying)
+                limit = FLYING * backend.threads
+                room = limit - len(flying) - len(waiting)
                 if client is None or room >= limit // 2:  # one message for half a window
                     refill = list(itertools.islice(remaining, max(0, room)))
                     if refill:
-                        flying.update(zip(backend.submit(function, refill), refill, strict=True))
+                        started = backend.submit(function, [item for _, item in refill])
+                        flying.update(zip(started, refill, strict=True))
                 if not flying:
                     return
                 idle()
                 batch = backend.finished(flying)
                 while batch:  # pop: a consumed result or future must not outlive its turn
                     future, result = batch.pop()
-                    item = flying.pop(future)
+                    number, item = flying.pop(future)
                     del future
-                    yield item, result
+                    if ordered:
+                        waiting[number] = item, result
+                    else:
+                        yield item, result
                     del result
+                while turn in waiting:
+                    yield waiting.pop(turn)
+                    turn += 1
         finally:
             backend.close(flying)
 

@@ -22,7 +22,7 @@ import zarr
 from numpy.typing import NDArray
 
 from gramian import maps
-from gramian.blocks import Grid, Plan, Step
+from gramian.blocks import DRIVER_BASE, Grid, Plan, Step
 from gramian.dispatch import active_client, completed, count_threads, one_thread, pinned
 from gramian.errors import InputError, PlanError
 from gramian.maps import RowMap, TileMap, sum_step
@@ -55,14 +55,18 @@ __all__ = [
     "Raw",
     "RowMap",
     "Selected",
+    "Step",
     "TileMap",
     "admit",
     "apply",
     "as_array",
     "check_blocks",
+    "collect",
     "in_memory",
+    "in_order",
     "pinned",
     "remember",
+    "remember_each",
     "row_sum",
     "session",
     "spec_of",
@@ -150,7 +154,7 @@ def _admit(step: Step, client: Any) -> None:
     allowed, plan = _current().max_memory, Plan((step,))
     if client is None:
         threads = count_threads(None)
-        need = threads * step.task_bytes + step.driver_bytes
+        need = plan.total_bytes(0, threads) - DRIVER_BASE
         free = psutil.virtual_memory().available
         if need > free:
             raise PlanError(
@@ -237,9 +241,15 @@ class _Operation:
         return tuple(source.alone(rows) for source in self.sources)
 
     def run(
-        self, function: Callable[..., Any], items: Iterable[tuple[Any, ...]], total: int, done: int = 0
+        self,
+        function: Callable[..., Any],
+        items: Iterable[tuple[Any, ...]],
+        total: int,
+        done: int = 0,
+        *,
+        ordered: bool = False,
     ) -> Iterator[tuple[tuple[Any, ...], Any]]:
-        """Results as they come; progress is told and records are flushed on the way."""
+        """Results as they come, or in order; progress is told and records are flushed on the way."""
         run, tell = self.session.run, self.session.on_progress
         if self.client is not None:
             function = ship(function, self._place)
@@ -247,7 +257,7 @@ class _Operation:
         if tell:
             tell(Progress(self.name, done, total))
         try:
-            for item, result in completed(function, items, client=self.client, idle=idle):
+            for item, result in completed(function, items, client=self.client, ordered=ordered, idle=idle):
                 yield item, result
                 done += len(result) if isinstance(result, list) else 1
                 if tell:
@@ -274,18 +284,50 @@ def apply(row_map: RowMap, X: Any) -> Any:
     if len(row_map.grid) == 1:
         with one_thread:
             return row_map.whole(row_source(X).read(row_map.grid[0]))
+    return collect(row_map, X, name="apply")
+
+
+def collect(row_map: RowMap, *sources: Any, name: str = "rows") -> Block:
+    """The rows of the map in memory, wherever they are computed.
+
+    Parameters
+    ----------
+    row_map : RowMap
+    *sources : arrays with as many rows as the map
+    name : str
+        Of the operation, for progress.
+    """
     out = np.empty(row_map.shape, row_map.dtype)
     with ExitStack() as stack:
-        operation = _Operation(row_map.step("apply", X), [X], stack)
-        one = functools.partial(_fill, row_map, operation.sources[0], out)
-        for _ in operation.run(one, ((i,) for i in range(len(row_map.grid))), len(row_map.grid)):
-            pass
+        operation = _Operation(row_map.collect_step(name, *sources), sources, stack)
+        items = ((i, operation.alone(row_map.grid[i])) for i in range(len(row_map.grid)))
+        one = functools.partial(_whole_block, row_map)
+        for (i, _), block in operation.run(one, items, len(row_map.grid)):
+            out[row_map.grid[i]] = block
     return out
 
 
-def _fill(row_map: RowMap, source: RowSource, out: Block, index: int) -> None:
-    rows = row_map.grid[index]
-    out[rows] = row_map.whole(source.read(rows))
+def _whole_block(row_map: RowMap, i: int, sources: tuple[RowSource, ...]) -> Block:
+    return row_map.whole(*(source.read(row_map.grid[i]) for source in sources))
+
+
+def in_order(function: Callable[..., Any], items: Iterable[Any], *beside: Any, step: Step) -> Iterator[Any]:
+    """Yield ``function(item)`` in the order of the items, computed where blocks of an array would be.
+
+    Parameters
+    ----------
+    function : callable
+        Module-level, or a partial of such a function; large arrays in it reach each worker once.
+    items : iterable of small values
+    *beside : arrays
+        On the active client's workers where one of them is stored, else on threads of this process.
+    step : Step
+        What it takes: its name, number of tasks, bytes of a task and of its result.
+    """
+    with ExitStack() as stack:
+        operation = _Operation(step, beside, stack)
+        for _, result in operation.run(function, ((item,) for item in items), step.tasks, ordered=True):
+            yield result
 
 
 def _lazy(row_map: RowMap, X: Any) -> Any:
@@ -557,19 +599,50 @@ def remember(name: str, key: tuple[Any, ...], sources: Sequence[Any], compute: C
     compute : callable
         Gives a float64 array.
     """
-    current = _current()
-    if current.run is None:
-        return compute()
+    return _remembered(name, key, sources, [compute])[0]
+
+
+def remember_each(
+    name: str, key: tuple[Any, ...], sources: Sequence[Any], computes: Sequence[Callable[[], Block]]
+) -> list[Block]:
+    """What problems beside each other give, such as the folds of a cross-validation; with progress.
+
+    Parameters
+    ----------
+    name, key, sources
+        As in `remember`.
+    computes : sequence of callables
+        Each gives a float64 array, all of one shape.
+    """
+    return _remembered(name, key, sources, computes, _current().on_progress)
+
+
+def _remembered(
+    name: str,
+    key: tuple[Any, ...],
+    sources: Sequence[Any],
+    computes: Sequence[Callable[[], Block]],
+    tell: Callable[[Progress], None] | None = None,
+) -> list[Block]:
+    run, values = _current().run, list[Block]()
     with ExitStack() as stack:
-        own = digest((key, _fingerprints([row_source(source) for source in sources])))
-        kept = _Partials(_Operation(Step(name, 1), [], stack), name, own)
-        kept.level(Grid(1, 1))
-        value = kept.load(0)
-        if value is None:
-            value = (np.asarray(compute(), np.float64),)
-            kept.save(0, 1, value)
-            current.run.flush()
-    return value[0]
+        if run is not None:
+            own = digest((key, _fingerprints([row_source(source) for source in sources])))
+            kept = _Partials(_Operation(Step(name, 1), [], stack), name, own)
+            kept.level(Grid(1, 1))
+        for node, compute in enumerate(computes):
+            if tell:
+                tell(Progress(name, node, len(computes)))
+            found = None if run is None else kept.load(node)
+            if found is None:
+                found = (np.asarray(compute(), np.float64),)
+                if run is not None:
+                    kept.save(node, len(computes), found)
+                    run.flush()
+            values.append(found[0])
+    if tell:
+        tell(Progress(name, len(computes), len(computes)))
+    return values
 
 
 # ------------------------------------------------------------------------------------------- tiles
@@ -709,14 +782,10 @@ def tile_product(tile_map: TileMap, V: Block, X: Any, Y: Any = None) -> Block:
         groups = list(tile_map.groups())
         one = functools.partial(_product_group, tile_map, groups, vectors, *_pair(operation))
         out = np.zeros((n, width))
-        waiting: dict[int, tuple[tuple[int, Block], ...]] = {}
-        turn = 0
-        for (index,), shares in operation.run(one, ((index,) for index in range(len(groups))), len(groups)):
-            waiting[index] = shares
-            while turn in waiting:  # shares are added in the order of the groups: always the same bits
-                for start, share in waiting.pop(turn):
-                    out[start : start + len(share)] += share
-                turn += 1
+        items = ((index,) for index in range(len(groups)))
+        for _, shares in operation.run(one, items, len(groups), ordered=True):  # always the same bits
+            for start, share in shares:
+                out[start : start + len(share)] += share
     return out
 
 

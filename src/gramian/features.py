@@ -20,14 +20,14 @@ from sklearn.utils.validation import check_is_fitted
 from gramian import engine
 from gramian.blocks import TARGET, ArraySpec, Grid, Plan, Step
 from gramian.components import (
+    Components,
     HALKernel,
     Settings,
     components_plan,
-    draw_rows,
     fit_components,
-    keep_components,
     linear_map,
     refuse_too_many,
+    warn_unused,
 )
 from gramian.engine import RowMap, spec_of
 from gramian.errors import GramianWarning, InputError
@@ -40,12 +40,13 @@ from gramian.kernels.rank_one import (
     projections_scratch,
 )
 from gramian.maps import bounded_step
-from gramian.streams import Stream, seed_of
-from gramian.validation import choice, frequency, integer, subspace_dimensions, subspaces
+from gramian.streams import Stream, draw_rows, seed_of
+from gramian.validation import boolean, choice, frequency, integer, subspace_dimensions, subspaces
 
 SAMPLE = 100  # subspaces whose pairs settle the frequency, fewer where they are large
 NONLINEARITIES = ("periodic", "sign", "linear")
 FREQUENCIES = (1e-6, 1e6)  # where the automatic one is looked for
+MOST_PROJECTIONS = 1 << 30
 DIGITS = 4  # of the automatic one: what rounding of the last bits cannot change
 
 
@@ -187,10 +188,10 @@ class GrassmannianRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMix
         return self.n_projections_ * (2 if self.nonlinearity == "periodic" else 1)
 
     def _check_parameters(self) -> None:
-        integer(self.n_projections, "n_projections")
+        integer(self.n_projections, "n_projections", high=MOST_PROJECTIONS)
         choice(self.nonlinearity, "nonlinearity", NONLINEARITIES)
         choice(self.projection, "projection", ("auto", "gaussian"))
-        choice(self.packed, "packed", (True, False))
+        boolean(self.packed, "packed")
         if self.packed and self.nonlinearity != "sign":
             raise InputError(
                 f"packed is True with nonlinearity {self.nonlinearity!r}", "pack signs: nonlinearity='sign'"
@@ -309,7 +310,55 @@ def _half_frequency(sines: NDArray[np.float64], surplus: NDArray[np.intp]) -> fl
     return float(f"{np.exp(brentq(excess, low, high)):.{DIGITS}g}")
 
 
-class HALPrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class HALEstimator(BaseEstimator):
+    """What all estimators on components of the HAL kernel share: its parameters, and what they learn."""
+
+    knots_: Any
+    knot_weights_: Any
+    max_degree_: int | None
+    landmarks_: Any
+
+    def __init__(
+        self,
+        n_components: Any = "auto",
+        *,
+        max_degree: Any = "auto",
+        n_knots: Any = "auto",
+        knots: Any = "rows",
+        solver: str = "auto",
+        n_landmarks: Any = "auto",
+        landmarks: str = "uniform",
+        center: bool = True,
+        random_state: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.max_degree = max_degree
+        self.n_knots = n_knots
+        self.knots = knots
+        self.solver = solver
+        self.n_landmarks = n_landmarks
+        self.landmarks = landmarks
+        self.center = center
+        self.random_state = random_state
+
+    @property
+    def _kernel(self) -> HALKernel:
+        """With the knots of the fit."""
+        return HALKernel(self.knots_, self.knot_weights_, self.max_degree_)
+
+    def _keep(self, components: Components, settings: Settings) -> None:
+        self.knots_ = components.kernel.knots
+        self.knot_weights_ = components.kernel.knot_weights
+        self.max_degree_ = components.kernel.max_degree
+        self.landmarks_ = components.landmarks
+        self.kernel_scale_ = components.scale
+        self.eigenvalues_ = components.eigenvalues
+        self.explained_variance_ratio_ = components.eigenvalues / components.total
+        self.n_components_ = len(components.eigenvalues)
+        self.solver_ = settings.solver
+
+
+class HALPrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, HALEstimator):
     """Principal components of the highly adaptive lasso's kernel.
 
     The kernel counts the knots below both rows, by the sets of covariates in which they are; its
@@ -378,29 +427,6 @@ class HALPrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     True
     """
 
-    def __init__(
-        self,
-        n_components: Any = "auto",
-        *,
-        max_degree: Any = "auto",
-        n_knots: Any = "auto",
-        knots: Any = "rows",
-        solver: str = "auto",
-        n_landmarks: Any = "auto",
-        landmarks: str = "uniform",
-        center: bool = True,
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.max_degree = max_degree
-        self.n_knots = n_knots
-        self.knots = knots
-        self.solver = solver
-        self.n_landmarks = n_landmarks
-        self.landmarks = landmarks
-        self.center = center
-        self.random_state = random_state
-
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
         """Find the components of NumPy, Zarr or Dask rows.
 
@@ -414,12 +440,13 @@ class HALPrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         X = check_rows(self, X, minimum=2)
         n_rows, d = spec_of(X).shape
         settings = _one_of_each(Settings.of(self, n_rows, d))
+        warn_unused(self, settings)
         weights = check_weights(sample_weight, n_rows)
         self.seed_ = seed_of(self.random_state)
         with engine.staged(X, weights) as (X, weights):
             components = fit_components(X, weights, settings, self.seed_)
         refuse_too_many(settings, len(components.eigenvalues))
-        keep_components(self, components, settings)
+        self._keep(components, settings)
         self.projection_, self.offset_ = components.projection, components.offset
         return self
 
@@ -432,10 +459,8 @@ class HALPrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     def row_map(self, X: Any) -> RowMap:
         """The map of blocks behind `transform`, for rows of the shape and type of X."""
         dtype = np.dtype(np.float32 if spec_of(X).dtype == np.float32 else np.float64)
-        kernel = HALKernel(self.knots_, self.knot_weights_, self.max_degree_)
-        return linear_map(
-            X, kernel, self.landmarks_, self.projection_ / self.kernel_scale_, self.offset_, dtype
-        )
+        coefficients = self.projection_ / self.kernel_scale_
+        return linear_map(X, self._kernel, self.landmarks_, coefficients, self.offset_, dtype)
 
     def stored_map(self, X: Any) -> tuple[RowMap, dict[str, Any]]:
         """What a store holds: the scores as they are."""

@@ -23,6 +23,7 @@ from gramian import engine
 from gramian.blocks import ArraySpec, Grid, Plan
 from gramian.errors import InputError, InputTypeError
 from gramian.kernels.grassmann import (
+    PRODUCT_BYTES,
     bases_scratch,
     periodic_kernel,
     periodic_tile,
@@ -38,7 +39,7 @@ from gramian.sources import is_dask
 from gramian.store.layout import create_array, create_store
 from gramian.store.writer import checksum
 from gramian.streams import Stream, generator, seed_of
-from gramian.validation import choice, floating, integer, matrix, real, subspaces
+from gramian.validation import boolean, choice, floating, integer, matrix, real, subspaces
 
 Array = NDArray[Any]
 Check = Callable[[Array, str], Array]
@@ -65,12 +66,15 @@ class Preparation:
         ``scratch(row_shape, dtype, **parameters)``: bytes a row beside the row and the tile.
     flops : callable
         ``flops(row_shape, **parameters)``: operations of one entry.
+    constant : int
+        Bytes that a tile needs whatever the rows.
     """
 
     reads: Literal["subspaces", "covariates", "features"]
     prepare: Callable[..., Any]
     scratch: Callable[..., int]
     flops: Callable[..., float]
+    constant: int = 0
 
 
 @dataclass(frozen=True)
@@ -184,7 +188,7 @@ def _bits_flops(row_shape: tuple[int, ...]) -> float:
 
 
 _KNOTS = Preparation("covariates", knot_planes, hal_scratch, _knot_flops)
-_BASES = Preparation("subspaces", stack_bases, bases_scratch, _bases_flops)
+_BASES = Preparation("subspaces", stack_bases, bases_scratch, _bases_flops, PRODUCT_BYTES)
 _WORDS = Preparation("features", bit_words, words_scratch, _bits_flops)
 
 _TABLE = (
@@ -300,7 +304,7 @@ class GramOperator:
         **params: Any,
     ) -> None:
         self.kernel: str = choice(kernel, "kernel", [*KERNELS, "precomputed"])
-        self.center = bool(center)
+        self.center = boolean(center, "center")
         self._scale = _scale(scale)
         self._X = _rows_of(X, "X")
         self._Y = None if Y is None else _rows_of(Y, "Y")
@@ -472,14 +476,26 @@ class GramOperator:
         if tile_map.tile is None:
             blocks = [np.diagonal(_computed(self._X[rows, rows])) for rows in grid]
             return np.concatenate(blocks).astype(np.float64)
-        kernel = KERNELS[self.kernel]
+        kernel, scratch = KERNELS[self.kernel], tile_map.scratch
         if kernel.diagonal is None:
             function = partial(_tile_diagonal, **_functions(tile_map))
+            scratch += grid.step * self.dtype.itemsize
         else:
             diagonal = kernel.bound(kernel.diagonal, self.params)
             function = partial(_own_diagonal, diagonal=diagonal, check=_CHECKS.get(kernel.reads))
-        row_map = engine.RowMap(function, grid, (), np.dtype(np.float64), scratch=tile_map.scratch)
-        return _computed(engine.apply(row_map, self._X))
+        return _computed(
+            engine.apply(
+                engine.RowMap(
+                    function,
+                    grid,
+                    (),
+                    np.dtype(np.float64),
+                    scratch=scratch,
+                    constant=tile_map.constant,
+                ),
+                self._X,
+            )
+        )
 
     def columns(self, indices: NDArray[np.intp]) -> engine.RowMap:
         """Columns of the scaled matrix, neither centred nor weighted, as a map of the rows of X.
@@ -505,13 +521,15 @@ class GramOperator:
         """`columns` of a number of indices for a plan: nothing is read, and it cannot be run."""
         self._need_symmetric("columns")
         scratch = self.tile_map.scratch + 8 * count
-        row_bytes = engine.spec_of(self._X).row_bytes + 8 * count + scratch
+        own_bytes = engine.spec_of(self._X).row_bytes
+        row_bytes = own_bytes + 8 * count + scratch
         return engine.RowMap(
             _columns,
             Grid.for_rows(self.shape[0], row_bytes),
             (count,),
             np.dtype(np.float64),
             scratch=scratch,
+            constant=self.tile_map.constant + count * (own_bytes + self.tile_map.scratch),
             flops=self.tile_map.flops * self.shape[0] * count,
         )
 
@@ -647,6 +665,7 @@ def _computed_map(kernel: Kernel, params: dict[str, Any], X: Any, Y: Any) -> eng
         columns=None if Y is None else grids[1],
         dtype=entry.dtype,
         scratch=scratch,
+        constant=kernel.rows.constant,
         flops=max(float(kernel.bound(kernel.rows.flops, params)(spec.shape[1:])) for spec in specs),
     )
 
@@ -697,7 +716,7 @@ def _weights(values: Any, rows: int) -> Array:
 
 def _vectors(V: Any, rows: int) -> tuple[Array, bool]:
     """V as (rows, s) float64, and whether it was a single vector."""
-    V = np.asarray(V, dtype=np.float64)
+    V = floating(V, "the other factor").astype(np.float64, copy=False)
     if V.ndim not in (1, 2) or V.shape[0] != rows:
         raise InputError(f"the other factor has shape {V.shape}", f"give ({rows},) or ({rows}, s)")
     return (V[:, None], True) if V.ndim == 1 else (V, False)

@@ -6,6 +6,9 @@ without reading them; their values are checked block by block, where they are re
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +17,43 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import _check_feature_names, check_array, check_is_fitted, validate_data
 
 from gramian.engine import as_array, spec_of
-from gramian.errors import InputError, InputTypeError
+from gramian.errors import GramianError, InputError, InputTypeError
 from gramian.sources import is_stored
-from gramian.validation import refuse_no_weight, weights_block
+from gramian.validation import finite, refuse_masked, refuse_no_weight, weights_block
 
 FLOATS = [np.float64, np.float32]
+REMEDIES = {  # by words of scikit-learn's messages
+    "Reshape your data": "Reshape your data to rows and columns: array.reshape(-1, 1) for a single column",
+    "sample(s)": "give more rows",
+    "feature(s)": "give at least one column",
+    "NaN": "remove these rows or fill them in",
+    "infinity": "remove these rows or fill them in",
+    "Sparse": "give a dense array, for example array.toarray()",
+    "features, but": "give the same columns, in the same order",
+    "Feature names are only": "make all names strings: frame.columns = frame.columns.astype(str)",
+    "np.matrix": "give numpy.asarray(matrix)",
+    "feature names": "give the same columns, in the same order",
+    "inconsistent numbers": "give one value for each row of X",
+}
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """What scikit-learn's checks refuse within, as one line of cause and one of remedy."""
+    try:
+        yield
+    except GramianError:
+        raise
+    except (ValueError, TypeError) as error:
+        text = str(error)
+        cause = " ".join(text.partition("\narray=")[0].partition("\n[")[0].split())
+        if "should match" not in text:  # there the names follow; elsewhere advice
+            cause = cause.partition(". ")[0]
+        cause = cause.rstrip(":.")
+        remedy = next(
+            (remedy for word, remedy in REMEDIES.items() if word in text), "give real numbers, as NumPy does"
+        )
+        raise (InputTypeError if isinstance(error, TypeError) else InputError)(cause, remedy) from error
 
 
 def check_rows(estimator: BaseEstimator, X: Any, *, minimum: int = 1) -> Any:
@@ -27,8 +62,7 @@ def check_rows(estimator: BaseEstimator, X: Any, *, minimum: int = 1) -> Any:
     Sets ``n_features_in_``, and ``feature_names_in_`` for a frame.
     """
     if not is_stored(X):
-        _refuse_paths(X, "X")
-        return validate_data(estimator, X, dtype=FLOATS, order="C", ensure_min_samples=minimum)
+        return _validated(estimator, X, ensure_min_samples=minimum)
     X = as_array(X)
     n_rows, n_columns = _table_shape(X)
     if n_rows < minimum or n_columns < 1:
@@ -43,18 +77,9 @@ def check_rows(estimator: BaseEstimator, X: Any, *, minimum: int = 1) -> Any:
 def check_rows_and_target(estimator: BaseEstimator, X: Any, y: Any, *, minimum: int = 2) -> tuple[Any, Any]:
     """The rows, and a target (N,) or (N, t) of numbers, in memory or stored."""
     if not is_stored(X) and not is_stored(y):
-        _refuse_paths(X, "X")
+        refuse_unreadable(y, "y")
         return tuple(
-            validate_data(
-                estimator,
-                X,
-                y,
-                dtype=FLOATS,
-                order="C",
-                multi_output=True,
-                y_numeric=True,
-                ensure_min_samples=minimum,
-            )
+            _validated(estimator, X, y, multi_output=True, y_numeric=True, ensure_min_samples=minimum)
         )
     X = check_rows(estimator, X, minimum=minimum)
     if y is None:
@@ -64,7 +89,9 @@ def check_rows_and_target(estimator: BaseEstimator, X: Any, y: Any, *, minimum: 
     if is_stored(y):
         y = as_array(y, "y")
     else:
-        y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+        refuse_unreadable(y, "y")
+        with one_line():
+            y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
     spec = spec_of(y)
     if len(spec.shape) not in (1, 2) or spec.shape[0] != spec_of(X).shape[0] or spec.dtype.kind not in "fiub":
         raise InputError(
@@ -78,10 +105,11 @@ def check_columns(estimator: BaseEstimator, X: Any) -> Any:
     """The rows to transform or predict: as many columns as `fit` has seen."""
     check_is_fitted(estimator)
     if not is_stored(X):
-        _refuse_paths(X, "X")
-        return validate_data(estimator, X, dtype=FLOATS, order="C", reset=False)
+        return _validated(estimator, X, reset=False)
     X = as_array(X)
-    columns = _table_shape(X)[1]
+    n_rows, columns = _table_shape(X)
+    if not n_rows:
+        raise InputError(f"X has shape {(n_rows, columns)}", "give at least one row")
     if columns != estimator.n_features_in_:
         raise InputError(
             f"X has {columns} features, but {type(estimator).__name__} is expecting "
@@ -106,7 +134,7 @@ def check_side(array: Any, n_rows: int, name: str) -> Any:
 
 def check_weights(array: Any, n_rows: int) -> Any:
     """Weights of the rows: a vector (N,), or one number for all; None stays None."""
-    if np.isscalar(array):
+    if np.isscalar(array) and not isinstance(array, str):
         array = np.full(n_rows, array)
     array = check_side(array, n_rows, "sample_weight")
     if array is not None and not is_stored(array):
@@ -125,9 +153,28 @@ def refuse_lazy_frame(estimator: BaseEstimator, X: Any) -> None:
         )
 
 
-def _refuse_paths(X: Any, name: str) -> None:
-    if isinstance(X, str):
-        as_array(X, name)  # says how to open it
+def _validated(estimator: BaseEstimator, X: Any, *y: Any, **how: Any) -> Any:
+    """What scikit-learn makes of rows in memory, and of a target where one is given."""
+    refuse_unreadable(X, "X")
+    with one_line():
+        found = validate_data(estimator, X, *y, dtype=FLOATS, order="C", ensure_all_finite=False, **how)
+    finite(found[0] if y else found, "X")  # says where
+    return found
+
+
+def refuse_unreadable(array: Any, name: str) -> None:
+    """Refuse what scikit-learn would make numbers of: text, dates, and values behind a mask.
+
+    Raises
+    ------
+    InputTypeError
+        For these, and for a path.
+    """
+    if isinstance(array, (str, Path)):
+        as_array(array, name)  # says how to open it
+    if getattr(getattr(array, "dtype", None), "kind", "f") in "SUTMm":
+        raise InputTypeError(f"{name} has the type {array.dtype}", "give real numbers, as float32 or float64")
+    refuse_masked(array, name)
 
 
 def _table_shape(X: Any) -> tuple[int, int]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gramian.errors import InputError
+from gramian.errors import InputError, InputTypeError
 
 UNITS = {"": 1, "B": 1} | {
     prefix + unit: base**power
@@ -154,6 +158,27 @@ class Job:
         return next((stage for stage in self.stages if stage.name == name), None)
 
 
+def json_text(facts: Any) -> str:
+    """JSON for people and programs; what is not a number there, such as R2 without a variance, is null.
+
+    Examples
+    --------
+    >>> print(json_text({"r2": float("nan")}))
+    {
+      "r2": null
+    }
+    """
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: clean(entry) for name, entry in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [clean(entry) for entry in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(clean(facts), indent=2, allow_nan=False)
+
+
 def parse_size(text: Any, name: str) -> int:
     """Bytes from a number or from text with a unit.
 
@@ -199,9 +224,21 @@ def parse_settings(texts: Iterable[str]) -> dict[str, Any]:
     return settings
 
 
+@contextmanager
+def wrong_words(names: Iterable[str]) -> Iterator[None]:
+    """What a check within says of a parameter of one of these names: the words of the call are wrong."""
+    try:
+        yield
+    except (InputError, InputTypeError) as error:
+        if isinstance(error, JobError) or error.cause.partition(" ")[0] not in names:
+            raise
+        raise JobError(error.cause, error.remedy) from error
+
+
 def command_job(stage: Stage, *, cluster: Cluster, max_memory: int | None = None) -> Job:
     """The job of one command; its run directory stands beside its output."""
     path = None if stage.out is None else stage.out.rstrip("/") + ".run"
+    _check_cluster(cluster)
     return Job(path=path, stages=(_checked(stage),), cluster=cluster, max_memory=max_memory)
 
 
@@ -222,9 +259,11 @@ def read_job(path: str | Path, *, cluster: Cluster | None = None, max_memory: in
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise JobError(f"{file} is not TOML, {_one_line(error)}", "correct the file at that place") from None
     job = parse_job(words, base=file.parent)
+    where = merge_clusters(job.cluster, cluster)
+    _check_cluster(where)
     return replace(
         job,
-        cluster=merge_clusters(job.cluster, cluster),
+        cluster=where,
         max_memory=job.max_memory if max_memory is None else max_memory,
     )
 
@@ -237,6 +276,23 @@ def merge_clusters(job: Cluster, call: Cluster | None) -> Cluster:
     if {"workers", "threads", "memory_limit"} & set(given):
         job = replace(job, scheduler=None, tls_ca=None, tls_cert=None, tls_key=None)
     return replace(job, **given)
+
+
+def _check_cluster(where: Cluster) -> None:
+    """Certificates are for a scheduler's address."""
+    given = {name: getattr(where, name) for name in ("tls_ca", "tls_cert", "tls_key")}
+    lacking = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is None]
+    if 0 < len(lacking) < len(given):
+        raise JobError(
+            f"{' and '.join(lacking)} is not given", "give --tls-ca, --tls-cert and --tls-key together"
+        )
+    for name, value in given.items():
+        if value is not None and not (where.scheduler or "").startswith("tls://"):
+            place = "no scheduler" if where.scheduler is None else f"the scheduler {where.scheduler}"
+            raise JobError(
+                f"{name.replace('_', '-')} is {value} with {place}",
+                "give the scheduler's tls:// address, or leave the certificates out",
+            )
 
 
 def parse_job(words: Mapping[str, Any], *, base: Path) -> Job:
@@ -310,10 +366,36 @@ def _parse_stage(
         rows=_text(table, "rows", place) if "rows" in table else None,
         set=_settings(table.get("set", {}), place),
     )
-    twin = next((other for other in done.values() if other.out == stage.out), None)
-    if twin is not None:
-        raise JobError(f"{place} has the output of stage {twin.name}", "give each stage an out of its own")
+    _check_out(stage, done, root, place)
     return _checked(stage, place)
+
+
+def _check_out(stage: Stage, done: Mapping[str, Stage], root: str, place: str) -> None:
+    """Refuse an output within, around or in place of another one, or of the records of the run."""
+    out = str(stage.out)
+    for other in done.values():
+        if _around(str(other.out), out) and _around(out, str(other.out)):
+            raise JobError(
+                f"{place} has the output of stage {other.name}", "give each stage an out of its own"
+            )
+        if _around(str(other.out), out) or _around(out, str(other.out)):
+            raise JobError(
+                f"{place} has out = {out!r}, one of it and the output of stage {other.name} within the other",
+                "give each stage an out of its own",
+            )
+    kept = [f"{root}/{name}" for name in ("journal", "sums", "manifest", "lock")]
+    if _around(out, root) or any(_around(record, out) for record in kept):
+        raise JobError(
+            f"{place} has out = {out!r}, where the run directory keeps its records", "give another out"
+        )
+
+
+def _around(folder: str, path: str) -> bool:
+    """Whether a path is a folder or lies within it."""
+    if "://" in folder or "://" in path:
+        return path == folder or path.startswith(folder.rstrip("/") + "/")
+    folder, path = os.path.realpath(folder), os.path.realpath(path)
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _checked(stage: Stage, place: str = "the call") -> Stage:
@@ -322,6 +404,8 @@ def _checked(stage: Stage, place: str = "the call") -> Stage:
             Rows.parse(stage.rows)
         except JobError as error:
             raise JobError(f"{place}: {error.cause}", error.remedy) from None
+    if stage.command == "evaluate" and "://" in (stage.out or ""):
+        raise JobError(f"{place} has out = {stage.out!r}, a URL", "give the path of a file for the scores")
     if stage.set and stage.command in WITHOUT_PARAMETERS:
         raise JobError(
             f"{place} sets {', '.join(stage.set)} of a fitted model", f"set it where {stage.what} is fitted"

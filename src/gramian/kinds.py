@@ -39,6 +39,12 @@ class Kind:
         for name in settings:
             if name not in allowed:
                 raise JobError(f"{self.name} has no parameter {name!r}", f"set one of {', '.join(allowed)}")
+            word = self.preset.get(name)
+            if isinstance(word, str) and settings[name] != word:
+                raise JobError(
+                    f"{name} is {settings[name]!r} beside the word {word!r}",
+                    f"give {settings[name]} as the word",
+                )
         return estimator.set_params(**settings)
 
 

@@ -6,7 +6,7 @@ Nothing is read or run here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -107,6 +107,17 @@ class RowMap:
             + self.constant,
         )
 
+    def collect_step(self, name: str, *sources: Any) -> Step:
+        """What `collect` with these sources takes."""
+        row = prod(self.tail) * self.dtype.itemsize
+        return replace(
+            self.step(name, *sources),
+            written=0,
+            files=0,
+            driver_bytes=self.grid.size * row,
+            result_bytes=min(self.grid.step, self.grid.size) * row,
+        )
+
 
 @dataclass(frozen=True)
 class TileMap:
@@ -124,6 +135,8 @@ class TileMap:
     dtype : numpy.dtype
     scratch : int
         Bytes a row of what `prepare` gives.
+    constant : int
+        Bytes that a tile needs whatever the rows.
     flops : float
         Operations of one entry.
     """
@@ -134,6 +147,7 @@ class TileMap:
     columns: Grid | None
     dtype: np.dtype[Any]
     scratch: int = 0
+    constant: int = 0
     flops: float = 0.0
 
     @property
@@ -176,12 +190,7 @@ class TileMap:
         prepared = a * (first.row_bytes + self.scratch) + across * b * (second.row_bytes + self.scratch)
         held = tile if self.tile is None else blocks + prepared
         share = 8 * width * (min(GROUP, len(self.rows)) * a + (across * b if self.symmetric else 0))
-        if stored:
-            driver = 0
-        else:
-            driver = (
-                3 * 8 * n * width + 4 * share if width else n * m * self.dtype.itemsize + 4 * GROUP**2 * tile
-            )
+        driver = 0 if stored else 3 * 8 * n * width if width else n * m * self.dtype.itemsize
         return Step(
             name,
             tasks=sum(1 for _ in self.groups()),
@@ -193,8 +202,10 @@ class TileMap:
             task_bytes=held
             + (4 if stored else 2 if width else GROUP**2 + 1) * tile
             + 3 * share
-            + 16 * b * width,
+            + 16 * b * width
+            + self.constant,
             driver_bytes=driver,
+            result_bytes=0 if stored else share if width else GROUP**2 * tile,
         )
 
 
@@ -213,7 +224,8 @@ def sum_step(
         files=nodes,
         flops=flops,
         task_bytes=sum(2 * spec.block_bytes(grid) for spec in specs) + height * scratch + 5 * result,
-        driver_bytes=(3 + nodes.bit_length()) * result,
+        driver_bytes=(1 + nodes.bit_length()) * result,
+        result_bytes=result,
     )
 
 

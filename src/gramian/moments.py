@@ -2,23 +2,47 @@
 
 A pass adds up Gram matrices of the columns (1, features, targets), one for each part of the rows.
 Everything after it (folds, centring, paths of models, their errors) is small algebra on these.
+The features are the rows themselves (`PlainFeatures`), or what a block of rows is turned into.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gramian.blocks import Grid
+from gramian import engine
+from gramian.blocks import ArraySpec, Grid, Step
 from gramian.kernels.linear import signs
 from gramian.validation import matrix, target_block, weights_block
 
 Array = NDArray[np.float64]
 Parts = NDArray[np.integer[Any]] | NDArray[np.bool_]
+
+SHIFT_ROWS = 256  # leading rows whose mean is subtracted before products are summed
+
+
+def above_rounding(values: Array, size: int, dtype: Any = np.float64) -> NDArray[np.bool_]:
+    """Which eigenvalues of a Gram matrix are more than the rounding of its entries: the others count as 0.
+
+    Independent errors of a unit in the last place change eigenvalues by at most ``4 sqrt(size) eps`` of the
+    largest, twice the norm of such a random matrix.
+
+    Parameters
+    ----------
+    values : (k,) float64
+        The largest among them.
+    size : int
+        Rows of the matrix.
+    dtype : float type, default float64
+        Of its entries as they were computed.
+    """
+    cut = 4 * np.sqrt(size) * float(np.finfo(dtype).eps)
+    return np.asarray(values > cut * values.max(initial=0.0))
 
 
 def moment_grid(n_rows: int, row_bytes: int, width: int, n_parts: int) -> Grid:
@@ -96,16 +120,6 @@ class Moments:
         weight = float(gram[0, 0])
         mean = gram[0, 1:] / weight if weight > 0 else np.zeros(len(gram) - 1)
         return cls(weight, mean + shift, gram[1:, 1:] - weight * np.outer(mean, mean), n_features)
-
-    @classmethod
-    def of_rows(cls, features: Array, targets: Array, weights: Array | None = None) -> Moments:
-        """Of features (n, p) and targets (n, t) that are at hand."""
-        columns = np.hstack([features, targets])
-        weights = np.ones(len(columns)) if weights is None else weights
-        total = float(weights.sum())
-        mean = weights @ columns / total
-        root = (columns - mean) * np.sqrt(weights)[:, None]
-        return cls(total, mean, root.T @ root, features.shape[1])
 
     @classmethod
     def together(cls, moments: Sequence[Moments]) -> Moments:
@@ -196,22 +210,172 @@ class Moments:
         return np.asarray(np.maximum(np.diagonal(about)[p:] - 2 * linear + quadratic, 0.0))
 
 
-def linear_grams(
+# ------------------------------------------------------------------------------------- the one pass
+
+
+class Features(Protocol):
+    """Features of rows, less a shift near their mean, so that sums of products keep their digits."""
+
+    @property
+    def shift(self) -> Array:
+        """(p,)."""
+
+    def block(self, rows: NDArray[Any], out: Array | None = None) -> Array:
+        """Features of rows (n, ...), less the shift: (n, p)."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlainFeatures:
+    """The rows themselves.
+
+    Parameters
+    ----------
+    shift : (m,) float64
+    """
+
+    shift: Array
+
+    @classmethod
+    def of(cls, X: Any) -> PlainFeatures:
+        """With the mean of the leading rows as the shift."""
+        return cls(matrix(_leading_rows(X), "X").mean(axis=0, dtype=np.float64))
+
+    def block(self, rows: NDArray[Any], out: Array | None = None) -> Array:
+        """Rows (n, m), less the shift: (n, m)."""
+        less: Array = np.subtract(matrix(rows, "X"), self.shift, out=out)
+        return less
+
+
+@dataclass(frozen=True)
+class MomentPass:
+    """What a pass takes, from shapes alone: `row_moments` runs with the figures that a plan shows.
+
+    Parameters
+    ----------
+    grid : Grid
+    scratch : int
+        Bytes a row beside the row.
+    result : int
+        Bytes of the sums.
+    """
+
+    grid: Grid
+    scratch: int
+    result: int
+
+    @classmethod
+    def over(cls, spec: ArraySpec, width: int, n_parts: int = 1, scratch: int = 0) -> MomentPass:
+        """Over rows of this shape.
+
+        Parameters
+        ----------
+        spec : ArraySpec of the rows
+        width : int
+            Columns (1, features, targets).
+        n_parts : int
+        scratch : int
+            Bytes a row that the features take beside their columns.
+        """
+        scratch += 2 * 8 * width
+        grid = moment_grid(spec.shape[0], spec.row_bytes + scratch, width, n_parts)
+        return cls(grid, scratch, 8 * n_parts * width**2)
+
+    def step(self, name: str, *sources: Any, flops: float) -> Step:
+        """The pass as a plan sees it."""
+        return engine.sum_step(
+            name, self.grid, *sources, scratch=self.scratch, result=self.result, flops=flops
+        )
+
+
+def row_moments(
+    features: Features,
+    X: Any,
+    figures: MomentPass,
+    *,
+    target: Any = None,
+    n_classes: int = 0,
+    diagonal: Callable[[NDArray[Any]], Array] | None = None,
+    weights: Any = None,
+    parts: Parts | None = None,
+    n_parts: int = 1,
+    name: str = "gram",
+) -> list[Moments]:
+    """Moments of the features of each part of the rows: one pass.
+
+    Parameters
+    ----------
+    features : Features
+    X : array of N rows
+    figures : MomentPass
+    target : (N,) or (N, t) array, optional
+    n_classes : int
+        Where it is not 0, the targets are the signs of class membership and ``target`` holds codes.
+    diagonal : callable, optional
+        ``diagonal(rows) -> (n,)``: one more target, the last, that follows from the rows.
+    weights : (N,) array, optional
+    parts : as `part_grams` takes them
+    n_parts : int
+    name : str
+        Of the sum in the records of a session's run.
+    """
+    sides = {"target": target, "weights": weights, "parts": parts}
+    names = tuple(side for side, array in sides.items() if array is not None)
+    shift = np.empty(0)
+    if target is not None:
+        shift = _targets(_leading_rows(target), n_classes).mean(axis=0)
+    shift = np.append(shift, [0.0] * (diagonal is not None))
+    function = partial(
+        _row_grams,
+        features=features,
+        names=names,
+        shift=shift,
+        n_classes=n_classes,
+        diagonal=diagonal,
+        n_parts=n_parts,
+    )
+    (grams,) = engine.row_sum(
+        function,
+        figures.grid,
+        X,
+        *(sides[side] for side in names),
+        name=name,
+        scratch=figures.scratch,
+        result=figures.result,
+    )
+    back = np.concatenate([features.shift, shift])
+    return [Moments.of(gram, len(features.shift), back) for gram in grams]
+
+
+def _row_grams(
     rows: NDArray[Any],
     *sides: NDArray[Any],
+    features: Features,
     names: tuple[str, ...],
     shift: Array,
     n_classes: int,
+    diagonal: Callable[[NDArray[Any]], Array] | None,
     n_parts: int,
 ) -> tuple[Array]:
-    """Gram matrices (n_parts, q, q) of the q = 1 + m + t columns (1, features, targets), less their shift."""
+    """Gram matrices (n_parts, q, q) of the q columns (1, features, targets, diagonal), less their shifts."""
     side = dict(zip(names, sides, strict=True))
-    rows, m = matrix(rows, "X"), rows.shape[1]
-    target = signs(side["target"], n_classes) if n_classes else target_block(side["target"])
+    target = _targets(side["target"], n_classes) if "target" in side else np.empty((len(rows), 0))
     weights = weights_block(side["weights"]) if "weights" in side else None
     parts, rows, target, weights = in_order(side.get("parts"), rows, target, weights)
-    columns = np.empty((len(rows), 1 + len(shift)))
+    first = 1 + len(features.shift)
+    columns = np.empty((len(rows), first + len(shift)))
     columns[:, 0] = 1
-    np.subtract(rows, shift[:m], out=columns[:, 1 : 1 + m])
-    np.subtract(target, shift[m:], out=columns[:, 1 + m :])
+    features.block(rows, out=columns[:, 1:first])
+    columns[:, first : first + target.shape[1]] = target
+    if diagonal is not None:
+        columns[:, -1] = diagonal(rows)
+    columns[:, first:] -= shift
     return (part_grams(columns, weights, parts, n_parts),)
+
+
+def _targets(block: NDArray[Any], n_classes: int) -> Array:
+    return signs(block, n_classes) if n_classes else target_block(block)
+
+
+def _leading_rows(X: Any) -> NDArray[Any]:
+    first = np.arange(min(engine.spec_of(X).shape[0], SHIFT_ROWS))
+    return engine.take(X, first)

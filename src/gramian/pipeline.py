@@ -24,10 +24,11 @@ import zarr
 from gramian import cluster, engine
 from gramian.blocks import Plan, size_text
 from gramian.errors import PlanError, RunError, StoreError
-from gramian.job import Cluster, Job, read_job
+from gramian.job import Cluster, Job, JobError, read_job, wrong_words
 from gramian.stages import STAGES, Action, Known, opens
 from gramian.store.manifest import cpu, versions
 from gramian.store.run import Run
+from gramian.validation import boolean
 
 SUMS = "sums"  # second part of the name of a partial sum; other names are arrays of the stage's output
 SHARE = 0.8  # of the free memory that a local cluster may take where nothing is said
@@ -80,15 +81,19 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Place:
-    """Workers, threads of each and bytes of each: where a plan must fit. Without workers: this process."""
+    """Workers, threads of each and bytes of each: where a plan must fit. Without workers: this process.
+
+    ``whole`` is what driver and workers share, where no limit of a worker was given.
+    """
 
     workers: int
     threads: int
     memory_limit: int | None
     scheduler: str | None = None
+    whole: int | None = None
 
     @classmethod
-    def of(cls, where: Cluster, max_memory: int | None, driver_bytes: int) -> Place:
+    def of(cls, where: Cluster, max_memory: int | None, plan: Plan) -> Place:
         """The cluster that the words mean, the gaps of a local one filled from this machine.
 
         Of a running cluster nothing is known before it is joined; the engine then looks at its workers.
@@ -101,7 +106,8 @@ class Place:
         limit = where.memory_limit
         if limit is None:
             whole = max_memory if max_memory is not None else int(SHARE * psutil.virtual_memory().available)
-            limit = max(1, (whole - driver_bytes) // workers)
+            limit = max(1, (whole - plan.driver_bytes(workers * (where.threads or 1))) // workers)
+            return cls(workers, where.threads or 1, limit, whole=whole)
         return cls(workers, where.threads or 1, limit)
 
 
@@ -135,13 +141,18 @@ def prepare(job: Job, seeds: Mapping[str, int] | None = None) -> list[Action]:
     """The stages as actions on what is known of their inputs. Opens stores, reads no rows of X."""
     known = Known(seeds=dict(seeds or {}))
     for stage in job.stages:
-        known.add(STAGES[stage.command](stage, known))
+        with wrong_words(stage.set):
+            known.add(STAGES[stage.command](stage, known))
     return list(known.actions.values())
 
 
 def total_plan(actions: list[Action]) -> Plan:
     """The sum of the plans of all stages."""
-    return sum((action.plan().prefixed(action.stage.name) for action in actions), Plan())
+    total = Plan()
+    for action in actions:
+        with wrong_words(action.stage.set):
+            total += action.plan().prefixed(action.stage.name)
+    return total
 
 
 @dataclass(frozen=True)
@@ -157,8 +168,8 @@ class Outline:
         self.plan.check(
             workers=self.place.workers,
             threads=self.place.threads,
-            max_memory=self.max_memory,
-            worker_limit=self.place.memory_limit,
+            max_memory=self.max_memory if self.place.whole is None else self.place.whole,
+            worker_limit=self.place.memory_limit if self.place.whole is None else None,
         )
 
     def facts(self) -> dict[str, Any]:
@@ -171,7 +182,7 @@ class Outline:
             "files": self.plan.files,
             "workers": place.workers,
             "threads": place.threads,
-            "driver_bytes": self.plan.driver_bytes(),
+            "driver_bytes": self.plan.driver_bytes(max(1, place.workers) * place.threads),
             "worker_bytes": self.plan.worker_bytes(place.threads),
             "total_bytes": self.plan.total_bytes(place.workers, place.threads),
         }
@@ -184,7 +195,7 @@ def outline(job: Job) -> Outline:
 
 def _outline(job: Job, actions: list[Action]) -> Outline:
     plan = total_plan(actions)
-    return Outline(plan, Place.of(job.cluster, job.max_memory, plan.driver_bytes()), job.max_memory)
+    return Outline(plan, Place.of(job.cluster, job.max_memory, plan), job.max_memory)
 
 
 # ---------------------------------------------------------------- run
@@ -227,6 +238,17 @@ def run(
     StoreError
         An input is missing, or an output exists and ``force`` is not given.
     """
+    for name, flag in (
+        ("resume", resume),
+        ("takeover", takeover),
+        ("allow_mixed", allow_mixed),
+        ("force", force),
+    ):
+        boolean(flag, name)
+    if resume and force:
+        raise JobError("both resume and force are given", "give --resume to go on or --force to start anew")
+    if takeover and not (resume or force):
+        raise JobError("takeover is given without resume", "add --resume to go on, or --force to start anew")
     job = read_job(job) if isinstance(job, (str, Path)) else job
     watch = watch or Silent()
     before = _manifest_before(job.path)

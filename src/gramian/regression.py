@@ -16,34 +16,34 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 
 from gramian import engine
 from gramian.blocks import ArraySpec, Plan
 from gramian.components import (
     Components,
     HALKernel,
-    LandmarkFeatures,
-    Rotation,
+    LandmarkMoments,
     Settings,
     components_plan,
     draw_knots,
     draw_landmarks,
-    gram_name,
-    keep_components,
-    landmark_components,
-    landmark_moments,
     linear_map,
     loaded_rows,
     matrix_components,
     refuse_too_many,
     warn_of_kernel,
+    warn_unused,
 )
 from gramian.engine import RowMap, spec_of
+from gramian.features import HALEstimator
 from gramian.inputs import check_columns, check_rows_and_target, check_side, check_weights
 from gramian.moments import Moments
+from gramian.nystroem import Rotation
 from gramian.selection import (
+    FoldMoments,
     Folds,
+    check_choices,
     choose,
     count_parts,
     is_splitter,
@@ -223,65 +223,46 @@ class _Moments:
         seed: int,
         folds: Folds | None,
     ) -> None:
-        self._settings, self._folds = settings, folds
+        self._center = settings.center
         kernel = draw_knots(X, weights, settings, degree, seed)
         landmarks = draw_landmarks(X, settings, seed)
         warn_of_kernel(kernel, landmarks)
-        with engine.pinned():
-            self._features = LandmarkFeatures.of(kernel, landmarks)
         parts, n_parts = (None, 1) if folds is None else (folds.parts, folds.n_parts)
-        name = gram_name(settings, degree)
-        self._parts = landmark_moments(
-            self._features, X, target=y, weights=weights, parts=parts, n_parts=n_parts, name=name
+        self._pass = LandmarkMoments(
+            kernel, landmarks, settings, X, target=y, weights=weights, parts=parts, n_parts=n_parts
         )
-        self._targets = len(self._parts[0].target_mean) - 1
-        refuse_no_weight(self._everything.weight)
-
-    @property
-    def _everything(self) -> Moments:
-        return self._together(
-            tuple(range(len(self._parts))) if self._folds is None else self._folds.everything
-        )
+        self._moments = FoldMoments(self._pass.parts, folds)
+        refuse_no_weight(self._moments.everything.weight)
 
     @property
     def variance(self) -> Array:
         """Of each target: (t,)."""
-        moments = self._everything.with_targets(self._targets)
-        return variances(moments.target_squares, moments.weight, moments.target_mean)
+        return self._moments.variance(self._pass.n_targets)
 
     def full(self) -> Fit:
         """To all rows."""
-        moments = self._everything
-        mean = moments.about_mean(self._settings.center).feature_mean
-        rotation = self._rotation(moments).upright(self._features, mean)
+        moments = self._moments.everything
+        components, rotation = self._pass.components(moments)
         fit, _ = self._fit(rotation, moments)
-        return replace(fit, components=landmark_components(self._features, rotation, mean))
+        return replace(fit, components=components)
 
     def split(self, f: int) -> Fit:
         """To the training rows of a split, with errors on its test rows."""
-        assert self._folds is not None
-        train, test = self._together(self._folds.train[f]), self._together(self._folds.test[f])
-        refuse_empty(f, train.weight, test.weight)
-        rotation = self._rotation(train)
+        train, test = self._moments.split(f)
+        rotation = self._pass.rotation(train)
         fit, centre = self._fit(rotation, train)
-        scored = rotation.scored(test, self._targets)
+        scored = rotation.scored(test, self._pass.n_targets)
         return replace(fit, errors=partial(scored.squared_errors, centre=centre), test_weight=test.weight)
 
-    def _together(self, parts: tuple[int, ...]) -> Moments:
-        return Moments.together([self._parts[part] for part in parts])
-
-    def _rotation(self, moments: Moments) -> Rotation:
-        return Rotation.of(moments, self._settings.limit, self._settings.n_rows, self._settings.center)
-
     def _fit(self, rotation: Rotation, moments: Moments) -> tuple[Fit, Array]:
-        scored = rotation.scored(moments, self._targets).about_mean(self._settings.center)
+        scored = rotation.scored(moments, self._pass.n_targets).about_mean(self._center)
         return Fit(rotation.eigenvalues, scored.cross, moments.weight, scored.target_mean), scored.mean
 
 
 # ------------------------------------------------------------------------------------- the estimators
 
 
-class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+class _ComponentRegressor(MultiOutputMixin, RegressorMixin, HALEstimator):
     """Linear regression on the principal components of the HAL kernel; the penalty is the subclass's."""
 
     coef_: Any
@@ -304,18 +285,20 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         selection: str = "best",
         random_state: Any = None,
     ) -> None:
+        super().__init__(
+            n_components,
+            max_degree=max_degree,
+            n_knots=n_knots,
+            knots=knots,
+            solver=solver,
+            n_landmarks=n_landmarks,
+            landmarks=landmarks,
+            center=center,
+            random_state=random_state,
+        )
         self.alpha = alpha
-        self.n_components = n_components
-        self.max_degree = max_degree
-        self.n_knots = n_knots
-        self.knots = knots
-        self.solver = solver
-        self.n_landmarks = n_landmarks
-        self.landmarks = landmarks
-        self.center = center
         self.cv = cv
         self.selection = selection
-        self.random_state = random_state
 
     @staticmethod
     @abstractmethod
@@ -344,6 +327,8 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         single = len(spec_of(y).shape) == 1
         settings = Settings.of(self, n_rows, d)
         alphas = candidates(self.alpha, "alpha", positive)
+        check_choices(self.cv, self.selection)
+        warn_unused(self, settings)
         weights = check_weights(sample_weight, n_rows)
         self.seed_ = seed_of(self.random_state)
         folds = None
@@ -356,8 +341,9 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             problems: list[_Problem] = [
                 make(X, y, weights, settings, degree, self.seed_, folds) for degree in settings.degrees
             ]
-        with engine.pinned():
-            self._choose(problems, settings, alphas, folds)
+            sources = [array for array in (X, y, weights) if array is not None]
+            with engine.pinned():
+                self._choose(problems, settings, alphas, folds, sources)
         if single:
             self.coef_, self.dual_coef_ = self.coef_[0], self.dual_coef_[:, 0]
             self.intercept_ = float(self.intercept_[0])
@@ -369,6 +355,7 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         settings: Settings,
         alphas: tuple[float, ...] | None,
         folds: Folds | None,
+        sources: list[Any],
     ) -> None:
         fits = [problem.full() for problem in problems]
         refuse_too_many(settings, max(len(fit.eigenvalues) for fit in fits))
@@ -379,7 +366,8 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         counts = settings.n_components or (settings.limit,)
         index, self.cv_results_ = 0, None
         if folds is not None:
-            scores = self._scores(problems, len(folds), grid, counts)
+            key = (type(self).__name__, settings, self.seed_, folds, grid, counts)
+            scores = self._scores(problems, len(folds), grid, counts, key, sources)
             choice = choose(_params(settings, counts, grid), scores, self.selection)
             index, self.cv_results_ = choice.index, choice.results
         degree, count, alpha = np.unravel_index(index, (len(problems), len(counts), len(grid)))
@@ -387,18 +375,27 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             self._warn_edges(settings, int(degree), counts, int(count), grid, int(alpha))
         self._settle(fits[degree], settings, counts[count], float(grid[alpha]))
 
-    def _scores(self, problems: list[_Problem], n_splits: int, grid: Array, counts: tuple[int, ...]) -> Array:
+    def _scores(
+        self,
+        problems: list[_Problem],
+        n_splits: int,
+        grid: Array,
+        counts: tuple[int, ...],
+        key: tuple[Any, ...],
+        sources: list[Any],
+    ) -> Array:
         """(splits, candidates), candidates by degree and count ascending, then alpha descending."""
         variance = problems[0].variance
         refuse_constant(variance)
-        scores = np.empty((n_splits, len(problems), len(counts) * len(grid)))
-        for f in range(n_splits):
-            for degree, problem in enumerate(problems):
-                fit = problem.split(f)
-                assert fit.errors is not None
-                path = truncated(self._path(fit.eigenvalues, fit.cross, grid * fit.weight), counts)
-                scores[f, degree] = relative_scores(fit.errors(path), fit.test_weight, variance)
-        return scores.reshape(n_splits, -1)
+
+        def scores(problem: _Problem, f: int) -> Array:
+            fit = problem.split(f)
+            assert fit.errors is not None
+            path = truncated(self._path(fit.eigenvalues, fit.cross, grid * fit.weight), counts)
+            return relative_scores(fit.errors(path), fit.test_weight, variance)
+
+        every = [partial(scores, problem, f) for f in range(n_splits) for problem in problems]
+        return np.reshape(engine.remember_each("folds", key, sources, every), (n_splits, -1))
 
     def _settle(self, fit: Fit, settings: Settings, count: int, alpha: float) -> None:
         """The learned attributes of a fit to all rows."""
@@ -407,7 +404,7 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         coefficients = self._path(fit.eigenvalues[:count], fit.cross[:count], np.array([alpha * fit.weight]))[
             :, 0
         ]
-        keep_components(self, components, settings)
+        self._keep(components, settings)
         self.alpha_ = alpha
         self.coef_ = coefficients.T.copy()
         self.dual_coef_ = components.projection @ coefficients / components.scale
@@ -437,9 +434,8 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def row_map(self, X: Any) -> RowMap:
         """The map of blocks behind `predict`, for rows of the shape and type of X."""
-        kernel = HALKernel(self.knots_, self.knot_weights_, self.max_degree_)
         constant = -np.asarray(self.intercept_)
-        return linear_map(X, kernel, self.landmarks_, self.dual_coef_, constant, np.dtype(np.float64))
+        return linear_map(X, self._kernel, self.landmarks_, self.dual_coef_, constant, np.dtype(np.float64))
 
     def plan(self, X: ArraySpec, y: ArraySpec | None = None) -> Plan:
         """What `fit` takes, from shapes alone.
@@ -451,6 +447,7 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """
         spec = spec_of(X)
         settings = Settings.of(self, *spec.shape)
+        check_choices(self.cv, self.selection)
         shape = (spec.shape[0],) if y is None else spec_of(y).shape
         searched = _is_searched(settings, candidates(self.alpha, "alpha", positive))
         return components_plan(
@@ -497,8 +494,13 @@ class PCHARRegressor(_ComponentRegressor):
         "auto": all with a positive eigenvalue up to 4,096 rows, 512 beyond. Several: cross-validation.
     max_degree : int, None, sequence of these, or "auto", default "auto"
         Highest degree of interaction; several: cross-validation.
-    n_knots, knots, solver, n_landmarks, landmarks, center
-        As in `HALPrincipalComponents`. Without centring there is no intercept.
+    n_knots : int or "auto", default "auto"
+    knots : "rows" or array (m, d), default "rows"
+    solver : {"auto", "dense", "randomized", "nystroem"}, default "auto"
+    n_landmarks : int or "auto", default "auto"
+    landmarks : "uniform", default "uniform"
+    center : bool, default True
+        These six as in `HALPrincipalComponents`. Without centring there is no intercept.
     cv : int, splitter or iterable of splits, default 5
         A number means shuffled folds, drawn by row index; of whole groups where `fit` gets groups.
     selection : {"best", "one_se"}, default "best"
@@ -561,10 +563,18 @@ class PCHALRegressor(_ComponentRegressor):
     alpha : float, sequence of float or "auto", default "auto"
         The papers' lambda, above 0; it scales with y. "auto": 31 values of ``n alpha`` from the largest
         ``|z_j'y|``, where no component is left, down to 1e-6 of it.
-    n_components, max_degree, n_knots, knots, solver, n_landmarks, landmarks, center
-        As in `PCHARRegressor`.
-    cv, selection, random_state
-        As in `PCHARRegressor`.
+    n_components : int, sequence of int or "auto", default "auto"
+    max_degree : int, None, sequence of these, or "auto", default "auto"
+    n_knots : int or "auto", default "auto"
+    knots : "rows" or array (m, d), default "rows"
+    solver : {"auto", "dense", "randomized", "nystroem"}, default "auto"
+    n_landmarks : int or "auto", default "auto"
+    landmarks : "uniform", default "uniform"
+    center : bool, default True
+    cv : int, splitter or iterable of splits, default 5
+    selection : {"best", "one_se"}, default "best"
+    random_state : int, Generator, RandomState or None, default None
+        All but alpha as in `PCHARRegressor`.
 
     Attributes
     ----------

@@ -17,29 +17,42 @@ from gramian import engine
 from gramian.blocks import ArraySpec, Grid, Plan
 from gramian.engine import RowMap, spec_of
 from gramian.errors import InputError
-from gramian.inputs import check_columns, check_rows, check_rows_and_target, check_side, check_weights
-from gramian.kernels.linear import class_rows, linear_rows, signs
-from gramian.moments import Moments, linear_grams, moment_grid
+from gramian.inputs import (
+    check_columns,
+    check_rows,
+    check_rows_and_target,
+    check_side,
+    check_weights,
+    one_line,
+)
+from gramian.kernels.linear import class_rows, linear_rows
+from gramian.moments import MomentPass, Moments, PlainFeatures, above_rounding, row_moments
 from gramian.selection import (
     Choice,
-    Folds,
+    FoldMoments,
+    check_choices,
     choose,
     count_parts,
     is_splitter,
     make_folds,
     refuse_constant,
-    refuse_empty,
     relative_scores,
-    variances,
     warn_edge,
 )
-from gramian.sources import loaded
+from gramian.sources import as_array, is_stored, loaded
 from gramian.streams import seed_of
-from gramian.validation import candidates, matrix, not_negative, refuse_no_weight, same_columns, target_block
+from gramian.validation import (
+    boolean,
+    candidates,
+    not_negative,
+    refuse_masked,
+    refuse_no_weight,
+    same_columns,
+    shown,
+)
 
 Array = NDArray[np.float64]
 
-SHIFT_ROWS = 256  # leading rows whose mean is subtracted before products are summed
 RELATIVE_GRID = np.logspace(-8, 3, 23)  # of alpha="auto", times the mean eigenvalue of the Gram matrix
 
 
@@ -75,7 +88,7 @@ def _solve(gram: Array, cross: Array, alpha: float) -> Array:
     except scipy.linalg.LinAlgError:
         pass  # alpha is below the rounding of the Gram matrix
     values, vectors = scipy.linalg.eigh(gram, check_finite=False)
-    kept = values > len(gram) * np.finfo(float).eps * values[-1]
+    kept = above_rounding(values, len(gram))
     return np.asarray(vectors[:, kept] @ ((vectors[:, kept].T @ cross) / (values[kept, None] + alpha)))
 
 
@@ -85,50 +98,24 @@ def alpha_grid(moments: Moments) -> Array:
     return np.asarray(RELATIVE_GRID[::-1] * (scale if scale > 0 else 1.0))
 
 
-def select_alpha(parts: list[Moments], folds: Folds, alphas: Array, fit_intercept: bool) -> Choice:
+def select_alpha(moments: FoldMoments, n_splits: int, alphas: Array, fit_intercept: bool) -> Choice:
     """The alpha with the best mean score over the splits; `alphas` stand in descending order."""
-    total = Moments.together([parts[p] for p in folds.everything])
-    variance = variances(total.target_squares, total.weight, total.target_mean)
+    variance = moments.variance(len(moments.everything.target_mean))
     refuse_constant(variance)
-    scores = np.empty((len(folds), len(alphas)))
-    for f in range(len(folds)):
-        train, test = (Moments.together([parts[p] for p in side[f]]) for side in (folds.train, folds.test))
-        refuse_empty(f, train.weight, test.weight)
+    scores = np.empty((n_splits, len(alphas)))
+    for f in range(n_splits):
+        train, test = moments.split(f)
         train = train.about_mean(fit_intercept)
         errors = test.squared_errors(ridge_coefficients(train, alphas), train.mean)
         scores[f] = relative_scores(errors, test.weight, variance)
     return choose([{"alpha": float(alpha)} for alpha in alphas], scores, "best")
 
 
-# ------------------------------------------------------------------------------------- the one pass
+# ------------------------------------------------------------------------------------- the estimators
 
 
-def _row_bytes(m: int, t: int) -> int:
-    return 2 * 8 * (1 + m + t)
-
-
-def _row_moments(
-    X: Any, sides: dict[str, Any], n_targets: int, n_classes: int, n_parts: int
-) -> list[Moments]:
-    """Moments of the rows of each part: one pass."""
-    spec = spec_of(X)
-    n_rows, m = spec.shape
-    first = np.arange(min(n_rows, SHIFT_ROWS))
-    features = matrix(engine.take(X, first), "X").mean(axis=0, dtype=np.float64)
-    target = engine.take(sides["target"], first)
-    target = signs(target, n_classes) if n_classes else target_block(target)
-    shift = np.concatenate([features, target.mean(axis=0)])
-    names = tuple(name for name, side in sides.items() if side is not None)
-    (grams,) = engine.row_sum(
-        partial(linear_grams, names=names, shift=shift, n_classes=n_classes, n_parts=n_parts),
-        moment_grid(n_rows, spec.row_bytes + _row_bytes(m, n_targets), 1 + m + n_targets, n_parts),
-        X,
-        *(sides[name] for name in names),
-        name="gram",
-        scratch=_row_bytes(m, n_targets),
-        result=8 * n_parts * (1 + m + n_targets) ** 2,
-    )
-    return [Moments.of(gram, m, shift) for gram in grams]
+def _pass(spec: ArraySpec, n_targets: int, n_parts: int) -> MomentPass:
+    return MomentPass.over(spec, 1 + spec.shape[1] + n_targets, n_parts)
 
 
 class _BlockwiseLinear(BaseEstimator):
@@ -136,40 +123,69 @@ class _BlockwiseLinear(BaseEstimator):
 
     coef_: Any
     intercept_: Any
-    alpha: Any
-    fit_intercept: bool
-    cv: Any
-    random_state: Any
+
+    def __init__(
+        self, alpha: Any = "auto", *, fit_intercept: bool = True, cv: Any = 5, random_state: Any = None
+    ) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.cv = cv
+        self.random_state = random_state
 
     def _fit(
-        self, X: Any, sides: dict[str, Any], n_targets: int, n_classes: int, groups: Any, target: Any
+        self, X: Any, target: Any, sample_weight: Any, groups: Any, *, n_targets: int, n_classes: int = 0
     ) -> None:
-        alphas = candidates(self.alpha, "alpha", not_negative)
+        alphas, n_rows = self._check_parameters(), spec_of(X).shape[0]
+        weights = check_weights(sample_weight, n_rows)
+        groups = loaded(check_side(groups, n_rows, "groups"))
         self.seed_ = seed_of(self.random_state)
-        folds, n_parts = None, 1
+        folds = None
         if alphas is None or len(alphas) > 1:
-            codes = sides["target"] if n_classes else None
             folds = make_folds(
-                self.cv, spec_of(X).shape[0], seed=self.seed_, target=target, classes=codes, groups=groups
+                self.cv,
+                n_rows,
+                seed=self.seed_,
+                target=loaded(target) if is_splitter(self.cv) else None,
+                classes=target if n_classes else None,
+                groups=groups,
             )
-            sides, n_parts = {**sides, "parts": folds.parts}, folds.n_parts
-        with engine.staged(X, *sides.values()) as (X, *arrays):
-            parts = _row_moments(X, dict(zip(sides, arrays, strict=True)), n_targets, n_classes, n_parts)
+        parts, n_parts = (None, 1) if folds is None else (folds.parts, folds.n_parts)
+        with engine.staged(X, target, weights) as (X, target, weights):
+            moments = row_moments(
+                PlainFeatures.of(X),
+                X,
+                _pass(spec_of(X), n_targets, n_parts),
+                target=target,
+                n_classes=n_classes,
+                weights=weights,
+                parts=parts,
+                n_parts=n_parts,
+            )
         with engine.pinned():
-            self._solve(parts, folds, alphas)
+            self._solve(FoldMoments(moments, folds), alphas)
 
-    def _solve(self, parts: list[Moments], folds: Folds | None, alphas: tuple[float, ...] | None) -> None:
-        self.cv_results_ = None
-        moments = parts[0] if folds is None else Moments.together([parts[p] for p in folds.everything])
-        refuse_no_weight(moments.weight)
-        grid = alpha_grid(moments) if alphas is None else np.array(sorted(alphas, reverse=True))
+    def _check_parameters(self) -> tuple[float, ...] | None:
+        """What can be said without data; the candidates for alpha."""
+        boolean(self.fit_intercept, "fit_intercept")
+        check_choices(self.cv)
+        return candidates(self.alpha, "alpha", not_negative)
+
+    def _solve(self, moments: FoldMoments, alphas: tuple[float, ...] | None) -> None:
+        self.cv_results_, total = None, moments.everything
+        refuse_no_weight(total.weight)
+        if not np.isfinite(total.scatter).all():
+            raise InputError(
+                "products of the columns of X and y overflow float64",
+                "divide each column by its largest value",
+            )
+        grid = alpha_grid(total) if alphas is None else np.array(sorted(alphas, reverse=True))
         chosen = 0
-        if folds is not None:
-            choice = select_alpha(parts, folds, grid, self.fit_intercept)
+        if moments.folds is not None:
+            choice = select_alpha(moments, len(moments.folds), grid, self.fit_intercept)
             chosen, self.cv_results_ = choice.index, choice.results
             warn_edge("alpha", grid[chosen], grid.tolist())
         self.alpha_ = float(grid[chosen])
-        about = moments.about_mean(self.fit_intercept)
+        about = total.about_mean(self.fit_intercept)
         self.coef_ = ridge_coefficients(about, grid[chosen : chosen + 1])[:, 0].T.copy()
         self.intercept_ = about.target_mean - self.coef_ @ about.feature_mean
 
@@ -184,18 +200,11 @@ class _BlockwiseLinear(BaseEstimator):
         spec, beside = spec_of(X), [] if y is None else [spec_of(y)]
         n_rows, m = spec.shape
         t = beside[0].shape[1] if beside and len(beside[0].shape) == 2 else 1
-        n_parts = 1 if isinstance(self.alpha, (int, float)) else count_parts(self.cv)
-        result = 8 * n_parts * (1 + m + t) ** 2
-        step = engine.sum_step(
-            "gram",
-            moment_grid(n_rows, spec.row_bytes + _row_bytes(m, t), 1 + m + t, n_parts),
-            spec,
-            *beside,
-            scratch=_row_bytes(m, t),
-            result=result,
-            flops=float(n_rows) * (1 + m + t) ** 2,
-        )
-        solve = 2 * result + 4 * 8 * (1 + m + t) ** 2
+        alphas = self._check_parameters()
+        n_parts = count_parts(self.cv) if alphas is None or len(alphas) > 1 else 1
+        figures = _pass(spec, t, n_parts)
+        step = figures.step("gram", spec, *beside, flops=float(n_rows) * (1 + m + t) ** 2)
+        solve = 2 * figures.result + 4 * 8 * (1 + m + t) ** 2
         return Plan((replace(step, driver_bytes=max(step.driver_bytes, solve)),))
 
     def _linear_map(self, X: Any, function: Any, dtype: Any, width: int | None) -> RowMap:
@@ -257,14 +266,6 @@ class BlockwiseRidge(MultiOutputMixin, RegressorMixin, _BlockwiseLinear):
     (array([ 1., -2.,  0.]), 5.0)
     """
 
-    def __init__(
-        self, alpha: Any = "auto", *, fit_intercept: bool = True, cv: Any = 5, random_state: Any = None
-    ) -> None:
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.cv = cv
-        self.random_state = random_state
-
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
         """Fit to NumPy, Zarr or Dask rows.
 
@@ -278,11 +279,8 @@ class BlockwiseRidge(MultiOutputMixin, RegressorMixin, _BlockwiseLinear):
             Rows of one group stay on one side of every split.
         """
         X, y = check_rows_and_target(self, X, y)
-        n_rows, shape = spec_of(X).shape[0], spec_of(y).shape
-        sides = {"target": y, "weights": check_weights(sample_weight, n_rows)}
-        groups = loaded(check_side(groups, n_rows, "groups"))
-        target = loaded(y) if is_splitter(self.cv) else None
-        self._fit(X, sides, 1 if len(shape) == 1 else shape[1], 0, groups, target)
+        shape = spec_of(y).shape
+        self._fit(X, y, sample_weight, groups, n_targets=1 if len(shape) == 1 else shape[1])
         if len(shape) == 1:
             self.coef_, self.intercept_ = self.coef_[0], float(self.intercept_[0])
         return self
@@ -297,6 +295,16 @@ class BlockwiseRidge(MultiOutputMixin, RegressorMixin, _BlockwiseLinear):
         """Predictions (N,) or (N, t): NumPy for rows in memory, a lazy Dask array for stored ones."""
         X = check_columns(self, X)
         return engine.apply(self.row_map(X), X)
+
+
+def _in_memory(y: Any) -> Any:
+    """Labels that may be stored, one for each row."""
+    if not is_stored(y):
+        return y
+    y = as_array(y, "y")
+    if spec_of(y).shape[1:] != () or not spec_of(y).shape:
+        raise InputError(f"y has shape {spec_of(y).shape}", "give one class label for each row")
+    return loaded(y)
 
 
 class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
@@ -314,7 +322,7 @@ class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
         A number means shuffled folds with the classes in equal shares; of whole groups where `fit` gets
         groups.
     random_state : int, Generator, RandomState or None, default None
-        As in `BlockwiseRidge`.
+        All but cv as in `BlockwiseRidge`.
 
     Attributes
     ----------
@@ -334,14 +342,6 @@ class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
     array([0, 0])
     """
 
-    def __init__(
-        self, alpha: Any = "auto", *, fit_intercept: bool = True, cv: Any = 5, random_state: Any = None
-    ) -> None:
-        self.alpha = alpha
-        self.fit_intercept = fit_intercept
-        self.cv = cv
-        self.random_state = random_state
-
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
         """Fit to NumPy, Zarr or Dask rows and labels of any type.
 
@@ -352,10 +352,9 @@ class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
         sample_weight, groups : (N,) arrays, optional
         """
         X, codes = self._check_labels(X, y)
-        n_rows, n_classes = len(codes), len(self.classes_)
-        sides = {"target": codes, "weights": check_weights(sample_weight, n_rows)}
-        groups = loaded(check_side(groups, n_rows, "groups"))
-        self._fit(X, sides, 1 if n_classes == 2 else n_classes, n_classes, groups, None)
+        n_classes = len(self.classes_)
+        n_targets = 1 if n_classes == 2 else n_classes
+        self._fit(X, codes, sample_weight, groups, n_targets=n_targets, n_classes=n_classes)
         return self
 
     def _check_labels(self, X: Any, y: Any) -> tuple[Any, NDArray[np.intp]]:
@@ -364,16 +363,20 @@ class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
             raise InputError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None", "give y"
             )
-        y = column_or_1d(loaded(y), warn=True)
-        assert_all_finite(y, input_name="y")
-        check_classification_targets(y)
+        refuse_masked(y, "y")
+        with one_line():
+            y = column_or_1d(_in_memory(y), warn=True)
+            assert_all_finite(y, input_name="y")
+            check_classification_targets(y)
         if len(y) != spec_of(X).shape[0]:
             raise InputError(f"y has {len(y)} labels for {spec_of(X).shape[0]} rows", "give one for each")
         if type_of_target(y) not in ("binary", "multiclass"):
             raise InputError(f"y is of the type {type_of_target(y)}", "give one class label for each row")
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise InputError(f"y holds 1 class, {self.classes_[0]!r}", "give rows of at least two classes")
+            raise InputError(
+                f"y holds 1 class, {shown(self.classes_[0])}", "give rows of at least two classes"
+            )
         return X, codes
 
     def row_map(self, X: Any, response: str = "predict") -> RowMap:

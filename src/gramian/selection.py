@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from numbers import Integral
 from typing import Any
 
@@ -16,10 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramian.errors import GramianWarning, InputError, InputTypeError
+from gramian.moments import Moments
 from gramian.streams import Stream, generator
-from gramian.validation import choice, integer
+from gramian.validation import choice, integer, shown
 
 SELECTIONS = ("best", "one_se")
+MOST_SPLITS = 1 << 14  # two parts of rows each, numbered in int16
 ROUNDING = 1e-12  # of a mean score, from sums: what differs by less is a tie
 
 
@@ -62,6 +65,36 @@ class Folds:
         return tuple(range(self.n_parts)) if self.parts.ndim == 1 else (self.n_parts - 1,)
 
 
+class FoldMoments:
+    """Moments of the parts that the splits are made of, put together.
+
+    Parameters
+    ----------
+    parts : list of Moments
+        Of each part of the folds; of all rows where there are no folds.
+    folds : Folds, optional
+    """
+
+    def __init__(self, parts: list[Moments], folds: Folds | None) -> None:
+        self._parts, self.folds = parts, folds
+        self.everything = parts[0] if folds is None else self._together(folds.everything)
+
+    def split(self, f: int) -> tuple[Moments, Moments]:
+        """Of the training and the test rows of a split."""
+        assert self.folds is not None
+        train, test = self._together(self.folds.train[f]), self._together(self.folds.test[f])
+        refuse_empty(f, train.weight, test.weight)
+        return train, test
+
+    def variance(self, n_targets: int) -> NDArray[np.float64]:
+        """Of the first targets, over all rows: (n_targets,)."""
+        moments = self.everything.with_targets(n_targets)
+        return variances(moments.target_squares, moments.weight, moments.target_mean)
+
+    def _together(self, parts: tuple[int, ...]) -> Moments:
+        return Moments.together([self._parts[part] for part in parts])
+
+
 def make_folds(
     cv: Any,
     n_rows: int,
@@ -90,15 +123,26 @@ def make_folds(
     InputError
         For fewer rows or groups than folds, or a split without training or test rows.
     """
-    if isinstance(cv, Integral) and not isinstance(cv, bool):
-        return _drawn_folds(integer(cv, "cv", low=2), n_rows, seed, classes, groups)
+    check_choices(cv)
+    if isinstance(cv, Integral):
+        return _drawn_folds(int(cv), n_rows, seed, classes, groups)
+    splits = cv
     if is_splitter(cv):
         splits = cv.split(np.zeros((n_rows, 1)), target if classes is None else classes, groups)
-    elif isinstance(cv, Iterable) and not isinstance(cv, (str, bytes, dict)):
-        splits = cv
-    else:
-        raise InputTypeError(f"cv is {cv!r}", "give a number of folds, a splitter or an iterable of splits")
-    return _given_folds(list(splits), n_rows)
+    return _given_folds(_listed(splits), n_rows)
+
+
+def check_choices(cv: Any, selection: str = "best") -> None:
+    """Refuse what no choice could be made with, before it is known whether there is one to make."""
+    choice(selection, "selection", SELECTIONS)
+    if isinstance(cv, Integral) and not isinstance(cv, bool):
+        integer(cv, "cv", low=2, high=MOST_SPLITS)
+    elif not is_splitter(cv) and (
+        not isinstance(cv, Iterable) or isinstance(cv, (str, bytes, dict)) or getattr(cv, "ndim", 1) == 0
+    ):
+        raise InputTypeError(
+            f"cv is {shown(cv)}", "give a number of folds, a splitter or an iterable of splits"
+        )
 
 
 def _drawn_folds(
@@ -124,7 +168,12 @@ def _drawn_folds(
 
 def _group_folds(cv: int, groups: NDArray[Any], random: np.random.Generator) -> NDArray[np.int16]:
     """Largest groups first, each to the fold with the fewest rows; groups of equal size in random order."""
-    names, member, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    try:
+        names, member, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    except TypeError:
+        raise InputTypeError("groups mixes types that have no order", "give integers or strings") from None
+    if names.dtype.kind == "f" and np.isnan(names[-1]):
+        raise InputError(f"groups has {int(sizes[-1])} NaN", "give each row a group")
     if cv > len(names):
         raise InputError(f"cv is {cv} for {len(names)} groups", f"give at most {len(names)} folds")
     order = random.permutation(len(names))
@@ -135,11 +184,32 @@ def _group_folds(cv: int, groups: NDArray[Any], random: np.random.Generator) -> 
     return fold[member]
 
 
+def _listed(splits: Iterable[Any]) -> list[Any]:
+    """As many splits as there may be; what splits without end is not waited for."""
+    try:
+        found = list(islice(splits, MOST_SPLITS + 1))
+    except (ValueError, TypeError) as error:
+        kind = InputTypeError if isinstance(error, TypeError) else InputError
+        cause = " ".join(str(error).split()).rstrip(".")
+        raise kind(
+            f"cv cannot split these rows, {cause}", "give another splitter, or what it asks for"
+        ) from error
+    if len(found) > MOST_SPLITS:
+        raise InputError(
+            f"cv gives more than {MOST_SPLITS:,} splits", f"give at most {MOST_SPLITS:,}, for example cv=10"
+        )
+    return found
+
+
 def _given_folds(splits: list[Any], n_rows: int) -> Folds:
     if not splits:
         raise InputError("cv holds no split", "give at least one pair of training and test rows")
     masks = np.zeros((n_rows, 2 * len(splits)), bool)
     for f, pair in enumerate(splits):
+        if isinstance(pair, (str, bytes)) or not isinstance(pair, Sequence | np.ndarray) or len(pair) != 2:
+            raise InputError(
+                f"split {f} of cv is {shown(pair)}", "give pairs of training and test rows, as indices"
+            )
         for side, rows in zip(("training", "test"), pair, strict=True):
             masks[_split_rows(rows, n_rows, f"the {side} rows of split {f}"), 2 * f + (side == "test")] = True
         if (masks[:, 2 * f] & masks[:, 2 * f + 1]).any():
@@ -174,7 +244,7 @@ def _split_rows(rows: Any, n_rows: int, name: str) -> NDArray[Any]:
 
 def is_splitter(cv: Any) -> bool:
     """Whether this splits by a method of its own, which may look at the target."""
-    return callable(getattr(cv, "split", None)) and not isinstance(cv, (str, bytes))
+    return callable(getattr(cv, "split", None)) and not isinstance(cv, (str, bytes, type))
 
 
 def count_parts(cv: Any) -> int:

@@ -27,9 +27,10 @@ import zarr.storage
 from numpy.typing import NDArray
 
 from gramian.blocks import ArraySpec, Grid
-from gramian.errors import InputError, InputTypeError
+from gramian.errors import InputError, InputTypeError, StoreError
 from gramian.store.layout import create_array
-from gramian.store.writer import checksum, reading, write_block
+from gramian.store.writer import checksum, first_missing, reading, write_block
+from gramian.validation import numpy_array, refuse_masked
 
 CONSTANT = 256 << 10  # larger arrays within a function travel to remote workers as files
 STAGED = 1 << 20  # larger constants travel to remote workers as files, not within the tasks
@@ -101,7 +102,13 @@ def as_array(array: Any, name: str = "X") -> Any:
             f"{name} is the path {str(array)!r}",
             "open it first: gramian.open_dataset(path) or zarr.open_array(path)",
         )
+    if isinstance(array, zarr.Group):
+        raise InputTypeError(
+            f"{name} is a Zarr group, not an array", "name one of its arrays, such as group['covariates']"
+        )
+    refuse_masked(array, name)
     if isinstance(array, (np.ndarray, zarr.Array, Raw, Selected)):
+        refuse_lost(array, name)
         return array
     if is_dask(array):
         if any(np.isnan(size) for sizes in array.chunks for size in sizes):
@@ -111,7 +118,43 @@ def as_array(array: Any, name: str = "X") -> Any:
         return array
     if hasattr(array, "tocsr"):
         raise InputTypeError(f"{name} is a sparse matrix", "give a dense array, for example array.toarray()")
-    return np.asarray(array)
+    return numpy_array(array, name)
+
+
+def refuse_lost(array: Any, name: str) -> None:
+    """Refuse an array of a store of this package from which a chunk is lost: it would be read as zeros.
+
+    Foreign arrays may leave out chunks of their fill value.
+
+    Raises
+    ------
+    StoreError
+        With the key of the first chunk that is lost.
+    """
+    while isinstance(array, (Raw, Selected)):
+        array = array.array
+    if not isinstance(array, zarr.Array) or not _is_ours(array):
+        return
+    lost = first_missing(array)
+    if lost is not None:
+        raise StoreError(
+            f"{name} has lost the chunk {array.metadata.encode_chunk_key(lost)} of {array.store_path}",
+            "make the store again, or resume the run that made it",
+        )
+
+
+def _is_ours(array: zarr.Array[Any]) -> bool:
+    """Whether the group around an array is a store of this package."""
+    try:
+        if array.path:
+            around = zarr.open_group(array.store, path=array.path.rpartition("/")[0], mode="r")
+        elif isinstance(array.store, zarr.storage.LocalStore):
+            around = zarr.open_group(array.store.root.resolve().parent, mode="r")
+        else:
+            return False
+    except Exception:  # nothing that can be opened stands around it
+        return False
+    return "gramian" in around.attrs
 
 
 def spec_of(array: Any) -> ArraySpec:

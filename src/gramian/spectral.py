@@ -16,7 +16,9 @@ from gramian import engine
 from gramian.blocks import Grid, Plan, Step
 from gramian.errors import GramianWarning, InputError, InputTypeError
 from gramian.gram import GramOperator
-from gramian.streams import Stream, generator, seed_of
+from gramian.moments import MomentPass, row_moments
+from gramian.nystroem import NystroemFeatures, Rotation, upright
+from gramian.streams import Stream, draw_rows, generator, seed_of
 from gramian.validation import choice, integer
 
 Array = NDArray[Any]
@@ -126,6 +128,8 @@ def leading_eigenpairs(
     rows = _symmetric_rows(operator)
     integer(k, "k", high=rows)
     choice(landmarks, "landmarks", ["uniform"])
+    if n_landmarks != "auto":
+        integer(n_landmarks, "n_landmarks")
     solver = choose_solver(operator, solver)
     seed = seed_of(random_state)
     with operator.staged() as staged:
@@ -173,14 +177,12 @@ def plan_eigenpairs(
             (replace(products, driver_bytes=products.driver_bytes + krylov.driver_bytes, **times), krylov)
         )
     count = count_landmarks(rows, k, n_landmarks)
-    columns = operator.column_map(count)
-    features = replace(columns, tail=(k,), flops=columns.flops + 2.0 * rows * count * k)
-    return Plan(
-        (
-            _nystroem_step(columns, operator, count),
-            replace(features.step("vectors", operator.sources[0]), driver_bytes=16 * rows * k),
-        )
+    flops = operator.column_map(count).flops
+    features = _features_pass(operator, count).step(
+        "features", operator.sources[0], flops=flops + 4.0 * rows * count**2
     )
+    vectors = replace(operator.column_map(count), tail=(k,), flops=flops + 2.0 * rows * count * k)
+    return Plan((features, _nystroem_step(rows, k, count), vectors.step("vectors", operator.sources[0])))
 
 
 # ------------------------------------------------------------------------------------------------- dense
@@ -334,117 +336,18 @@ def _sketch(seed: int, rows: int, width: int) -> Array:
 # ---------------------------------------------------------------------------------------------- Nyström
 
 
-@dataclass(frozen=True)
-class NystroemFactor:
-    """Eigenpairs of a Nyström approximation as a map of rows: of L numbers a row, not of N.
-
-    Scores of a row x are ``K(x, landmarks) @ projection - offset``, K scaled, not centred or weighted.
-    Over the training rows, each times the square root of its weight, they are ``U_k D_k^1/2``.
-
-    Attributes
-    ----------
-    landmarks : (L,) integers
-        Indices of the landmarks among the rows, ascending.
-    projection : (L, r)
-        r <= k: only eigenvalues that are numerically positive.
-    offset : (r,)
-        Zero where the operator is not centred.
-    values : (r,)
-        Eigenvalues, descending.
-    """
-
-    landmarks: NDArray[np.intp]
-    projection: Array
-    offset: Array
-    values: Array
+def _features_pass(operator: GramOperator, n_landmarks: int) -> MomentPass:
+    spec = engine.spec_of(operator.sources[0])
+    return MomentPass.over(spec, 1 + n_landmarks, scratch=operator.column_map(n_landmarks).scratch)
 
 
-def nystroem_factor(
-    operator: GramOperator, k: int, n_landmarks: int, *, seed: int, name: str = "eigenpairs"
-) -> NystroemFactor:
-    """Leading eigenpairs of ``C W^+ C'``, C the columns of K at uniform landmarks, W its rows there.
-
-    One pass over the rows: the Gram matrix of the features ``C W^{+1/2}``, L x L, as a sum over blocks.
-
-    Parameters
-    ----------
-    operator : GramOperator
-        Symmetric; centred features where it is centred, weighted where it is weighted.
-    k, n_landmarks, seed : int
-    name : str
-        Of the sum in the records of a session's run.
-    """
-    rows = operator.shape[0]
-    drawn = generator(seed, Stream.LANDMARKS).permutation(rows)[:n_landmarks]
-    landmarks = np.sort(drawn).astype(np.intp)
-    columns = operator.columns(landmarks)
-    with engine.pinned():
-        corner = columns.function(engine.take(operator.sources[0], landmarks))
-    # the eigenvalues of W that rounding makes, relative to the largest
-    precision = float(4 * np.sqrt(n_landmarks) * np.finfo(np.result_type(operator.dtype, np.float32)).eps)
-    whitening = _inverse_root(corner, precision)
-    # any shift will do; one near the mean keeps the digits of the centred Gram matrix
-    shift = (corner @ whitening).mean(axis=0) if operator.center else np.zeros(whitening.shape[1])
-    function = partial(_feature_sums, columns=columns.function, whitening=whitening, shift=shift)
-    sources = (
-        [operator.sources[0]]
-        if operator.sample_weight is None
-        else [operator.sources[0], operator.sample_weight]
+def _nystroem_step(rows: int, k: int, n_landmarks: int) -> Step:
+    return Step(
+        "eigenpairs",
+        1,
+        flops=9.0 * n_landmarks**3 + 2.0 * rows * k**2,
+        driver_bytes=8 * (4 * rows * k + 4 * n_landmarks**2),
     )
-    step = _nystroem_step(columns, operator, n_landmarks)
-    products, total = engine.row_sum(
-        function,
-        columns.grid,
-        *sources,
-        name=f"{name}/features",
-        scratch=columns.scratch + 8 * n_landmarks,
-        result=step.driver_bytes // 4,
-    )
-    count = float(rows if operator.sample_weight is None else operator.sample_weight.sum())
-    offset = shift
-    if operator.center:
-        products = products - np.outer(total, total) / count
-        offset = shift + total / count
-    with engine.pinned():
-        values, vectors = np.linalg.eigh(products)
-        values, vectors = _leading(values, vectors, min(k, len(values)))
-        positive = values > precision * values.max(initial=0.0)
-        values, vectors = values[positive], vectors[:, positive]
-        return NystroemFactor(landmarks, whitening @ vectors, offset @ vectors, values)
-
-
-def _nystroem_step(columns: engine.RowMap, operator: GramOperator, count: int) -> Step:
-    return engine.sum_step(
-        "features",
-        columns.grid,
-        operator.sources[0],
-        scratch=columns.scratch + 16 * count,
-        result=8 * count * (count + 1),
-        flops=columns.flops + 4.0 * operator.shape[0] * count**2,
-    )
-
-
-def _inverse_root(corner: Array, precision: float) -> Array:
-    """``W^{+1/2}`` as (L, r), without the directions that are rounding."""
-    with engine.pinned():
-        values, vectors = np.linalg.eigh((corner + corner.T) / 2)
-    positive = values > precision * values[-1]
-    root: Array = vectors[:, positive] / np.sqrt(values[positive])
-    return root
-
-
-def _feature_sums(
-    block: Array,
-    weight: Array | None = None,
-    *,
-    columns: Callable[[Array], Array],
-    whitening: Array,
-    shift: Array,
-) -> tuple[Array, Array]:
-    features = columns(block) @ whitening
-    features -= shift
-    weighted = features if weight is None else features * weight[:, None]
-    return features.T @ weighted, weighted.sum(axis=0)
 
 
 def _scores(block: Array, *, columns: Callable[[Array], Array], projection: Array, offset: Array) -> Array:
@@ -453,27 +356,32 @@ def _scores(block: Array, *, columns: Callable[[Array], Array], projection: Arra
 
 
 def _nystroem(operator: GramOperator, k: int, n_landmarks: int, seed: int, name: str) -> Eigenpairs:
-    rows = operator.shape[0]
-    engine.admit(Step("eigenpairs", 1, driver_bytes=8 * (4 * rows * k + 4 * n_landmarks**2)))
-    factor = nystroem_factor(operator, k, n_landmarks, seed=seed, name=name)
-    root = np.sqrt(factor.values)
-    columns = operator.columns(factor.landmarks)
-    row_map = replace(
-        columns,
-        function=partial(
-            _scores,
-            columns=columns.function,
-            projection=factor.projection / root,
-            offset=factor.offset / root,
-        ),
-        tail=(len(root),),
+    """Eigenpairs of ``C W^+ C'``, C the columns of K at uniform landmarks, W its rows there."""
+    rows, X = operator.shape[0], operator.sources[0]
+    engine.admit(_nystroem_step(rows, k, n_landmarks))
+    landmarks = draw_rows(rows, n_landmarks, seed, Stream.LANDMARKS)
+    columns, dtype = operator.columns(landmarks), np.result_type(operator.dtype, np.float32)
+    with engine.pinned():
+        corner = columns.function(engine.take(X, landmarks))
+        features = NystroemFeatures.of(columns.function, corner, dtype=dtype)
+    (moments,) = row_moments(
+        features,
+        X,
+        _features_pass(operator, n_landmarks),
+        weights=operator.sample_weight,
+        name=f"{name}/features",
     )
-    vectors = _now(row_map, operator.sources[0])
+    with engine.pinned():
+        rotation = Rotation.of(moments, k, center=operator.center, dtype=dtype)
+        projection, offset = rotation.coefficients(features)
+    root = np.sqrt(rotation.eigenvalues)
+    function = partial(_scores, columns=columns.function, projection=projection / root, offset=offset / root)
+    vectors = _now(replace(columns, function=function, tail=(len(root),)), X)
     if operator.sample_weight is not None:
         vectors = vectors * np.sqrt(operator.sample_weight)[:, None]
-    values = np.concatenate([factor.values, np.zeros(k - len(root))])
+    values = np.concatenate([rotation.eigenvalues, np.zeros(k - len(root))])
     with engine.pinned():
-        vectors = _completed(vectors, k, factor.values, seed)
+        vectors = _completed(vectors, k, rotation.eigenvalues, seed)
     residuals = _sampled_residuals(operator, values, vectors, seed, name)
     return Eigenpairs(values, _signed(vectors), residuals, "nystroem")
 
@@ -497,7 +405,7 @@ def _sampled_residuals(operator: GramOperator, values: Array, vectors: Array, se
     """Norms of ``K u - d u`` from all rows where they are few, else from the mean square of random ones."""
     rows = operator.shape[0]
     count = rows if rows <= DENSE_ROWS else SAMPLED_ROWS
-    sample = np.sort(generator(seed, Stream.SAMPLE).permutation(rows)[:count]).astype(np.intp)
+    sample = draw_rows(rows, count, seed, Stream.SAMPLE)
     columns, weights = operator.columns(sample), operator.sample_weight
     result = 8 * count * vectors.shape[1]
     inner = operator.from_right(vectors)
@@ -549,9 +457,7 @@ def _leading(values: Array, vectors: Array, k: int) -> tuple[Array, Array]:
 
 def _signed(vectors: Array) -> Array:
     """Each column with the sign that makes its entry of largest magnitude (the first of equals) positive."""
-    largest = np.abs(vectors).argmax(axis=0)
-    signs = np.where(vectors[largest, np.arange(vectors.shape[1])] < 0, -1.0, 1.0)
-    return np.ascontiguousarray(vectors * signs)
+    return np.ascontiguousarray(upright(vectors, vectors))
 
 
 def _norms(columns: Array) -> Array:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -26,7 +27,7 @@ from gramian.blocks import ArraySpec, Grid, Plan, Step
 from gramian.curves import kernel_error, path, spectrum
 from gramian.errors import InputError, StoreError
 from gramian.gram import KERNELS, GramOperator
-from gramian.job import COMMANDS, JobError, Stage
+from gramian.job import COMMANDS, JobError, Stage, json_text
 from gramian.kernels.scores import class_sums, error_sums, target_sums
 from gramian.kinds import FEATURES, MODELS, kind_of, word_of
 from gramian.maps import after, bounded_step
@@ -34,6 +35,7 @@ from gramian.selection import variances
 from gramian.store.layout import (
     FORMAT,
     check_free,
+    check_outside,
     copy_side_arrays,
     create_array,
     create_store,
@@ -171,6 +173,8 @@ class Action(ABC):
         if "random_state" in estimator.get_params(deep=False) and estimator.random_state is None:
             self.seed = known.seeds.get(self.stage.name, seed_of(None))
             estimator.set_params(random_state=self.seed)
+        elif "random_state" in estimator.get_params(deep=False):
+            seed_of(estimator.random_state)  # refused here rather than in the fit
         return estimator
 
     def check_free(self, *, force: bool) -> None:
@@ -407,7 +411,8 @@ class Fit(Action):
     def fitted(self) -> Fitted:
         """The model as later stages know it."""
         assert self.stage.out is not None
-        return Fitted(self.stage.out, self.estimator, self.map, promised=True)
+        answer = self.view.spec(self.target)
+        return Fitted(self.stage.out, self.estimator, self.map, promised=True, answer=answer)
 
     def run(self, session: Session, run: Run | None, *, force: bool) -> dict[str, Any]:
         assert self.stage.out is not None
@@ -487,12 +492,22 @@ class Use(Action):
     def paths(self) -> list[str]:
         return [*super().paths(), *([] if self.model.promised else ["model"])]
 
-    def _use_step(self, name: str, tail: int) -> Step:
+    def _use_step(self, name: str) -> Step:
         """The step of a model that may still have to be fitted: then bounded by the size of every block."""
         X = self.view.spec(self.name)
-        if not self.model.promised:
+        if self.model.answer is None:
             return self.row_map(self.model, X, "predict").step(name, X)
-        return bounded_step(name, X, 8 * tail)
+        return bounded_step(name, X, self.model.answer.row_bytes)
+
+    def answer(self) -> ArraySpec:
+        """What `predict` gives for the rows: (N,), or (N, t) for several targets."""
+        X, learned = self.view.spec(self.name), self.model.answer
+        if learned is not None:
+            labels = kind_of(self.model.estimator).target == "labels"
+            dtype = learned.dtype if labels else np.dtype(np.float64)
+            return ArraySpec((X.shape[0], *learned.shape[1:]), dtype)
+        row_map = self.row_map(self.model, X, "predict")
+        return ArraySpec(row_map.shape, row_map.dtype)
 
 
 class Predict(Use):
@@ -504,12 +519,11 @@ class Predict(Use):
         return [self.name]
 
     def plan(self) -> Plan:
-        return Plan((self._use_step("predictions", 1),))
+        return Plan((self._use_step("predictions"),))
 
     def promise(self) -> Source:
         assert self.stage.out is not None
-        rows = self.view.spec(self.name).shape[0]
-        return Source(self.stage.out, {"predictions": ArraySpec((rows,), np.dtype(np.float64))})
+        return Source(self.stage.out, {"predictions": self.answer()})
 
     def run(self, session: Session, run: Run | None, *, force: bool) -> dict[str, Any]:
         del run  # the engine records
@@ -545,12 +559,20 @@ class Evaluate(Use):
         return [self.name, self.target, *(["weights"] if self.view.has("weights") else [])]
 
     def plan(self) -> Plan:
-        return Plan((replace(self._use_step("scores", 1), written=0, files=0),))
+        return Plan((replace(self._use_step("scores"), written=0, files=0),))
 
     def check_free(self, *, force: bool) -> None:
-        if self.is_there() and not (force and Path(str(self.stage.out)).is_file()):
+        if self.stage.out is None:
+            return
+        out = Path(self.stage.out)
+        check_outside(out)
+        if not (out.exists() or out.is_symlink()):
+            return
+        if not force:
+            raise StoreError(f"{out} exists already", "choose another path or give --force to replace it")
+        if not _holds_scores(out):
             raise StoreError(
-                f"{self.stage.out} exists already", "choose another path or give --force to replace it"
+                f"{out} holds something else than scores", "choose another path or remove it by hand"
             )
 
     def arrays(self) -> Mapping[str, ArraySpec]:
@@ -611,10 +633,24 @@ def _codes_of(estimator: Any, classes: tuple[Any, ...]) -> NDArray[np.intp] | No
 
 def _write_json(path: str, facts: Mapping[str, Any]) -> None:
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.with_name(f".{target.name}")
-    unfinished.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    unfinished.replace(target)
+    unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(json_text(facts) + "\n", encoding="utf-8")
+        unfinished.replace(target)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror}", "choose another place") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _holds_scores(path: Path) -> bool:
+    """Whether a file is what `_write_json` has left for an evaluation."""
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(facts, dict) and "rows" in facts and {"rmse", "accuracy"} & facts.keys() != set()
 
 
 def _copy_plan(view: View) -> Plan:

@@ -6,6 +6,7 @@ from enum import IntEnum
 from numbers import Integral
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gramian.errors import InputError, InputTypeError
 
@@ -38,6 +39,13 @@ def generator(seed: int, stream: Stream, block: int = 0) -> np.random.Generator:
     """
     sequence = np.random.SeedSequence(seed, spawn_key=(int(stream), block))
     return np.random.Generator(np.random.Philox(sequence))
+
+
+def draw_rows(n_rows: int, count: int, seed: int, stream: Stream) -> NDArray[np.intp]:
+    """Ascending indices of so many different rows; of all where there are no more."""
+    if count >= n_rows:
+        return np.arange(n_rows)
+    return np.sort(generator(seed, stream).permutation(n_rows)[:count])
 
 
 def seed_of(random_state: object) -> int:

@@ -15,14 +15,41 @@ from numpy.typing import NDArray
 from gramian.errors import InputError, InputTypeError
 
 HIGHEST_FREQUENCY = 1e100
+HIGHEST_TARGET = 1e150
 ORTHONORMAL = {4: 1e-4, 8: 1e-6}  # largest allowed entry of |U'U - I|, by bytes of the float type
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: on one line, not long, NumPy's numbers as Python's."""
+    text = " ".join(repr(value.item() if isinstance(value, np.generic) else value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def refuse_masked(array: Any, name: str) -> None:
+    """Refuse values behind a mask: what reads them would not see the mask."""
+    if isinstance(array, np.ma.MaskedArray) and array.mask.any():
+        raise InputTypeError(
+            f"{name} is a masked array, {int(array.mask.sum())} of its values are masked",
+            "remove these rows or fill them in, for example with array.filled(0)",
+        )
+
+
+def numpy_array(value: Any, name: str) -> NDArray[Any]:
+    """A value as NumPy makes an array of it; rows of several lengths it cannot."""
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError) as error:
+        cause = " ".join(str(error).split()).rstrip(".")
+        raise InputError(f"{name} is no array, {cause}", "give rows of one length") from error
 
 
 def floating(block: Any, name: str) -> NDArray[Any]:
     """The block as a C-contiguous array of float32 or float64; integers and booleans become float64."""
-    array = np.asarray(block)
-    if array.dtype in (np.float32, np.float64):
-        return np.ascontiguousarray(array)
+    refuse_masked(block, name)
+    array = numpy_array(block, name)
+    native = array.dtype.newbyteorder("=")
+    if native in (np.float32, np.float64):
+        return np.ascontiguousarray(array, dtype=native)
     if array.dtype.kind in "iub" or array.dtype == np.float16:
         return np.ascontiguousarray(array, dtype=np.float64)
     raise InputTypeError(f"{name} has the type {array.dtype}", "give real numbers, as float32 or float64")
@@ -134,10 +161,10 @@ def orthonormal(block: NDArray[Any], name: str, *, first_row: int = 0) -> NDArra
 def integer(value: Any, name: str, *, low: int = 1, high: int | None = None) -> int:
     """A whole number between ``low`` and ``high``."""
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise InputTypeError(f"{name} is {value!r}", f"give a whole number of at least {low}")
+        raise InputTypeError(f"{name} is {shown(value)}", f"give a whole number of at least {low}")
     number = int(value)
     if number < low or (high is not None and number > high):
-        span = f"at least {low}" if high is None else f"from {low} to {high}"
+        span = f"of at least {low}" if high is None else f"from {low} to {high}"
         raise InputError(f"{name} is {value}", f"give a whole number {span}")
     return number
 
@@ -145,8 +172,11 @@ def integer(value: Any, name: str, *, low: int = 1, high: int | None = None) -> 
 def real(value: Any, name: str, *, low: float = 0.0, strict: bool = False) -> float:
     """A finite number of at least ``low``, or above it where ``strict``."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise InputTypeError(f"{name} is {value!r}", "give a number")
-    number = float(value)
+        raise InputTypeError(f"{name} is {shown(value)}", "give a number")
+    try:
+        number = float(value)
+    except OverflowError:  # of a whole number
+        number = np.inf
     if not np.isfinite(number) or number < low or (strict and number <= low):
         raise InputError(
             f"{name} is {value}", f"give a finite number {'above' if strict else 'of at least'} {low:g}"
@@ -168,14 +198,23 @@ def frequency(value: Any) -> float:
 def choice(value: Any, name: str, allowed: Sequence[Any]) -> Any:
     """One of the values that exist."""
     if not any(value is option or (type(value) is type(option) and value == option) for option in allowed):
-        raise InputError(f"{name} is {value!r}", f"give one of {', '.join(map(repr, allowed))}")
+        raise InputError(f"{name} is {shown(value)}", f"give one of {', '.join(map(repr, allowed))}")
     return value
 
 
+def boolean(value: Any, name: str) -> bool:
+    """True or False, and nothing that merely counts as one of them."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputTypeError(f"{name} is {shown(value)}", "give True or False")
+    return bool(value)
+
+
 def refuse_no_weight(total: float) -> None:
-    """Weights that are all zero leave no row to fit to."""
+    """Weights that are all zero leave no row to fit to; those that are too large have no sum."""
     if not total > 0:
         raise InputError("sample_weight is zero for every row", "give a positive weight to at least one")
+    if not np.isfinite(total):
+        raise InputError("the sum of sample_weight is infinite", "divide the weights by the largest")
 
 
 def weights_block(block: NDArray[Any]) -> NDArray[np.float64]:
@@ -187,8 +226,11 @@ def weights_block(block: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def target_block(block: NDArray[Any]) -> NDArray[np.float64]:
-    """Finite targets as a float64 matrix (n, t)."""
+    """Finite targets as a float64 matrix (n, t), small enough that sums of squares are finite."""
     target = finite(floating(block, "y"), "y").astype(np.float64)
+    largest = np.abs(target).max(initial=0.0)
+    if largest > HIGHEST_TARGET:
+        raise InputError(f"y reaches {largest:.3g}, its square overflows", "divide y by its largest value")
     return target[:, None] if target.ndim == 1 else target
 
 
@@ -196,12 +238,13 @@ def candidates(value: Any, name: str, check: Callable[[Any, str], Any]) -> tuple
     """None for "auto", else the checked candidates: one for a number, several for a sequence of them."""
     if isinstance(value, str) and value == "auto":
         return None
+    value = value.item() if isinstance(value, np.ndarray) and not value.ndim else value
     if isinstance(value, (tuple, list, np.ndarray)):
         if not len(value):
             raise InputError(f"{name} holds no candidate", "give at least one")
         return tuple(check(candidate, name) for candidate in value)
     if isinstance(value, str):
-        raise InputError(f"{name} is {value!r}", "give a number, several candidates or 'auto'")
+        raise InputError(f"{name} is {shown(value)}", "give a number, several candidates or 'auto'")
     return (check(value, name),)
 
 

@@ -130,12 +130,16 @@ class View:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A model, loaded or promised by an earlier stage: an estimator and the map of its features, if any."""
+    """A model, loaded or promised by an earlier stage: an estimator and the map of its features, if any.
+
+    Of a promised one, ``answer`` is what it learns: one row of it is what it predicts for a row.
+    """
 
     path: str
     estimator: Any
     map: Any = None
     promised: bool = False
+    answer: ArraySpec | None = None
 
     @classmethod
     def open(cls, path: str) -> Fitted:

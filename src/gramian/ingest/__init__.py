@@ -19,7 +19,7 @@ from gramian.ingest.spans import Spans
 from gramian.ingest.writing import workspace, write_dataset
 from gramian.store.layout import Dataset, open_dataset
 from gramian.streams import seed_of
-from gramian.validation import real
+from gramian.validation import boolean, real
 
 __all__ = ["Inspection", "ingest", "inspect"]
 
@@ -115,6 +115,10 @@ def ingest(
     ...     print(data.rows, data.classes, data.labels[:], data.split[:].sum())
     6 ['a', 'b'] [0 1 0 1 0 1] 3
     """
+    for name, flag in (("subspaces", subspaces), ("center", center), ("force", force)):
+        boolean(flag, name)
+    if gray is not None:
+        boolean(gray, "gray")
     options = Options(subspaces, rank, energy, group_by, labels, target, gray, size, center, on_deficient)
     if split is not None and real(split, "split", strict=True) >= 1:
         raise InputError(f"split is {split}", "give a share between 0 and 1")

@@ -9,20 +9,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gramian.errors import InputError
+from gramian.validation import shown
 
+BEYOND = 1 << 63  # of 64-bit integers
 MOST_CLASSES = 1 << 16  # beyond, a column was taken for labels by mistake
 
 
 def plain(values: NDArray[Any], where: str) -> NDArray[Any]:
     """Labels as integers or strings: whole floats and booleans become integers, bytes and text strings."""
     kind = values.dtype.kind
+    if kind in "uf" and values.size and not (np.abs(values).max() < BEYOND or np.isnan(values).any()):
+        raise InputError(
+            f"{where} holds {shown(values[np.abs(values).argmax()])}, beyond 64-bit integers",
+            "give smaller numbers, or strings",
+        )
     if kind in "iub":
         return values.astype(np.int64)
     if kind == "f":
         whole = np.isfinite(values) & (values == np.floor(values))
         if not whole.all():
             raise InputError(
-                f"{where} holds {values[~whole][0]}, which names no class or group",
+                f"{where} holds {shown(values[~whole][0])}, which names no class or group",
                 "give whole numbers or strings, or take it as the target",
             )
         return values.astype(np.int64)
@@ -77,4 +84,6 @@ def _whole(value: Any) -> int | None:
     if not isinstance(value, str):
         return int(value)
     digits = value.removeprefix("-")
-    return int(value) if digits.isascii() and digits.isdigit() and str(int(value)) == value else None
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
+        return None
+    return int(value) if str(int(value)) == value and abs(int(value)) < BEYOND else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,8 +65,16 @@ def _check_names(names: Sequence[str], where: str) -> None:
         seen.add(name)
 
 
-class Table:
-    """What CSV and Parquet share: the columns' roles, and one file after the other."""
+class Table(ABC):
+    """What CSV and Parquet share: the columns' roles, and one file after the other.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        In the order of their rows.
+    roles : Roles
+        Every column but those for labels and groups must hold numbers.
+    """
 
     def __init__(self, paths: Sequence[Path], roles: Roles) -> None:
         self.paths = list(paths)
@@ -96,13 +105,13 @@ class Table:
         block = np.stack(columns, axis=1).astype(field.dtype, copy=False)
         return block if field.tail else block[:, 0]
 
+    @abstractmethod
     def _columns_of(self, path: Path) -> tuple[list[str], dict[str, np.dtype[Any]]]:
         """Names and types of the columns of a file."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _read(self, path: Path, wanted: dict[str, list[str]]) -> Iterator[Batch]:
         """The rows of one file."""
-        raise NotImplementedError
 
 
 def _field(role: str, types: list[np.dtype[Any]]) -> Field:
@@ -115,15 +124,6 @@ def _field(role: str, types: list[np.dtype[Any]]) -> Field:
 class CsvFiles(Table):
     """CSV with a header; separated by the comma, semicolon or tab that the header has most of.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        In the order of their rows.
-    roles : Roles
-        Every column but those for labels and groups must hold numbers.
-
-    Notes
-    -----
     Rows are counted as an editor does, the header being row 1.
     """
 
@@ -233,15 +233,6 @@ def _is_number(text: str) -> bool:
 class ParquetFiles(Table):
     """Parquet, by row group.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        In the order of their rows.
-    roles : Roles
-        Every column but those for labels and groups must hold numbers.
-
-    Notes
-    -----
     Rows are counted from 0 in each file, as pandas and Arrow do.
     """
 

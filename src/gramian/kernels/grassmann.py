@@ -3,7 +3,8 @@
 A subspace is an orthonormal basis (n, k); for two of them ``C = U'V`` has the cosines of the
 principal angles as singular values. Bases of lower dimension are padded with zero columns at the end.
 
-On blocks, a kernel is `stack_bases` once a block of rows, then a tile of two stacked blocks.
+On blocks, a kernel is `stack_bases` once a block of rows, then a tile (N, M) of two stacked blocks of N and
+M subspaces; of the same object twice it is symmetric to the last bit. A tile checks nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from numpy.typing import DTypeLike, NDArray
 
 from gramian.errors import InputError
 from gramian.kernels._jit import plain
-from gramian.validation import frequency, subspace_dimensions, subspaces
+from gramian.validation import boolean, frequency, subspace_dimensions, subspaces
 
 Array = NDArray[Any]
 
 PANEL = 1024  # basis vectors on a side of one product C, which is reduced while it is in the cache
+PRODUCT_BYTES = 3 * 8 * PANEL**2  # the product, a copy of it and what reduces it
 GROUP = 128  # bytes of one number of as many subspaces as compiled code takes at a time
 RESIDUALS = 8 << 20  # bytes of residuals that principal_angles holds at a time
 
@@ -78,19 +80,7 @@ def bases_scratch(row_shape: tuple[int, ...], dtype: DTypeLike) -> int:
 
 
 def projection_tile(a: Bases, b: Bases, *, normalize: bool = False) -> Array:
-    """Block of the projection kernel from stacked bases; the same object twice gives a symmetric one.
-
-    Parameters
-    ----------
-    a, b : Bases
-        What `stack_bases` returned for N and M subspaces.
-    normalize : bool, default False
-        See `projection_kernel`.
-
-    Returns
-    -------
-    ndarray of shape (N, M)
-    """
+    """Tile of `projection_kernel`."""
 
     def reduce(C: Array, d: Array, e: Array) -> Array:
         block: Array = np.square(C, out=C).sum(axis=(0, 2))
@@ -100,19 +90,7 @@ def projection_tile(a: Bases, b: Bases, *, normalize: bool = False) -> Array:
 
 
 def projection_rbf_tile(a: Bases, b: Bases, *, omega: float) -> Array:
-    """Block of the projection RBF kernel from stacked bases; the same object twice gives a symmetric one.
-
-    Parameters
-    ----------
-    a, b : Bases
-        What `stack_bases` returned for N and M subspaces.
-    omega : float
-        See `projection_rbf_kernel`.
-
-    Returns
-    -------
-    ndarray of shape (N, M)
-    """
+    """Tile of `projection_rbf_kernel`."""
 
     def reduce(C: Array, d: Array, e: Array) -> Array:
         halves = np.add.outer(d, e) / C.dtype.type(2) - np.square(C, out=C).sum(axis=(0, 2))
@@ -123,19 +101,7 @@ def projection_rbf_tile(a: Bases, b: Bases, *, omega: float) -> Array:
 
 
 def periodic_tile(a: Bases, b: Bases, *, omega: float) -> Array:
-    """Block of the periodic kernel from stacked bases; the same object twice gives a symmetric one.
-
-    Parameters
-    ----------
-    a, b : Bases
-        What `stack_bases` returned for N and M subspaces.
-    omega : float
-        See `periodic_kernel`.
-
-    Returns
-    -------
-    ndarray of shape (N, M)
-    """
+    """Tile of `periodic_kernel`."""
     # With d and e the dimensions: (1 + w^2)^(-(d + e)/2) / det(I - w^2 / (1 + w^2) CC').
     # Right for any d and e, and padding (zero rows and columns of C) does not change it.
     k, log_s = min(a.k, b.k), np.log(np.hypot(1.0, omega))
@@ -177,6 +143,10 @@ def projection_kernel(X: Array, Y: Array | None = None, *, normalize: bool = Fal
     -----
     One product of stacked bases, 2 n k1 k2 operations a pair.
 
+    References
+    ----------
+    Hamm and Lee (2008), Grassmann discriminant analysis: a unifying view on subspace-based learning.
+
     Examples
     --------
     >>> import numpy as np
@@ -186,7 +156,7 @@ def projection_kernel(X: Array, Y: Array | None = None, *, normalize: bool = Fal
            [0.36, 1.  ]])
     """
     a, b = _stack_checked(X, Y)
-    return projection_tile(a, b, normalize=normalize)
+    return projection_tile(a, b, normalize=boolean(normalize, "normalize"))
 
 
 def periodic_kernel(X: Array, Y: Array | None = None, *, omega: float) -> Array:
@@ -198,10 +168,8 @@ def periodic_kernel(X: Array, Y: Array | None = None, *, omega: float) -> Array:
 
     Parameters
     ----------
-    X : ndarray of shape (N, n, k1)
-        Orthonormal bases, float32 or float64; trailing zero columns are padding.
-    Y : ndarray of shape (M, n, k2), optional
-        The other subspaces; those of X where None.
+    X, Y : ndarrays of shapes (N, n, k1) and (M, n, k2), Y optional
+        As in `projection_kernel`.
     omega : float
         Frequency, above 0. It must shrink with the dimension: at 1, orthogonal subspaces of
         dimension 5 have the value 1/32.
@@ -248,10 +216,8 @@ def projection_rbf_kernel(X: Array, Y: Array | None = None, *, omega: float) -> 
 
     Parameters
     ----------
-    X : ndarray of shape (N, n, k1)
-        Orthonormal bases, float32 or float64; trailing zero columns are padding.
-    Y : ndarray of shape (M, n, k2), optional
-        The other subspaces; those of X where None.
+    X, Y : ndarrays of shapes (N, n, k1) and (M, n, k2), Y optional
+        As in `projection_kernel`.
     omega : float
         Frequency, above 0.
 
@@ -267,7 +233,7 @@ def projection_rbf_kernel(X: Array, Y: Array | None = None, *, omega: float) -> 
 
     References
     ----------
-    Hamm and Lee (2008), Grassmann discriminant analysis: the projection metric.
+    Hamm and Lee (2008), as for `projection_kernel`: the projection metric.
 
     Examples
     --------

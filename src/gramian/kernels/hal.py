@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gramian.errors import InputError
+from gramian.errors import InputError, InputTypeError
 from gramian.kernels import _jit
 from gramian.kernels._memory import aligned
 from gramian.validation import finite, floating, integer, matrix
@@ -258,7 +258,7 @@ def _add_tile(a: KnotPlanes, b: KnotPlanes, max_degree: int | None, part: int, o
 
 def _check_size(d: int, degree: int, total: float) -> None:
     """Refuse a kernel whose largest entry, a row above all knots, could leave float64."""
-    if _interactions(d, degree) * math.ceil(total) > LARGEST:
+    if not total <= LARGEST or _interactions(d, degree) * math.ceil(total) > LARGEST:
         raise InputError(
             f"entries of the kernel could exceed 1e300 with {d} covariates and max_degree={degree}",
             "give a smaller max_degree, for example 2",
@@ -347,6 +347,8 @@ def _output(out: Float64 | None, shape: tuple[int, int]) -> Float64:
     """Zeros of the shape, in ``out`` where it is given."""
     if out is None:
         return np.zeros(shape)
+    if not isinstance(out, np.ndarray):
+        raise InputTypeError(f"out is a {type(out).__name__}", f"give float64 of shape {shape}")
     if out.shape != shape or out.dtype != np.float64 or (out.size and out.strides[1] != 8):
         raise InputError(
             f"out is {out.dtype} of shape {out.shape} and strides {out.strides}",

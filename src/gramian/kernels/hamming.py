@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from gramian.errors import InputError, InputTypeError
 from gramian.kernels._jit import plain
-from gramian.validation import integer
+from gramian.validation import integer, numpy_array
 
 Words = NDArray[np.uint64]
 Array32 = NDArray[np.float32]
@@ -116,8 +116,8 @@ def hamming_kernel(A: NDArray[np.uint8], B: NDArray[np.uint8] | None = None, *, 
            [0.5, 1. ]], dtype=float32)
     """
     integer(n_bits, "n_bits")
-    a = bit_words(np.asarray(A), n_bits=n_bits)
-    return hamming_tile(a, a if B is None else bit_words(np.asarray(B), n_bits=n_bits), n_bits=n_bits)
+    a = bit_words(numpy_array(A, "A"), n_bits=n_bits)
+    return hamming_tile(a, a if B is None else bit_words(numpy_array(B, "B"), n_bits=n_bits), n_bits=n_bits)
 
 
 def _check(block: NDArray[Any], n_bits: int) -> None:

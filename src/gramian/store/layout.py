@@ -25,6 +25,7 @@ from zarr.core.sync import sync
 from gramian.blocks import Grid, size_text
 from gramian.errors import StoreError
 from gramian.store.writer import block_shape, write_block
+from gramian.validation import boolean
 
 FORMAT = 1
 KINDS = ("dataset", "features", "gram", "predictions", "model")
@@ -175,6 +176,11 @@ def open_store(path: str | os.PathLike[str], *, mode: Literal["r", "r+"] = "r") 
     """
     path = os.fspath(path)
     local = _local(path)
+    if local is not None and (local / "manifest").is_file() and (local / "journal").is_dir():
+        raise StoreError(
+            f"{path} is a run directory, not a store",
+            f"see it with gramian report {path}, check it with gramian verify {path}",
+        )
     if local is not None and not local.exists():
         raise StoreError(
             f"{path} does not exist", "give the path of a store, or make one with gramian ingest"
@@ -335,11 +341,11 @@ def check_free(path: str | os.PathLike[str], kind: str, *, force: bool = False) 
         If the path exists, or, with ``force``, holds something else than a store of this package.
     """
     path = os.fspath(path)
+    boolean(force, "force")
     with _writing(path):
         local = _local(path)
-        around = None if local is None else _store_around(local)
-        if around is not None:
-            raise StoreError(f"{path} lies within the store {around}", "choose a path outside of it")
+        if local is not None:
+            check_outside(local)
         if not (_remote_exists(path) if local is None else local.exists() or local.is_symlink()):
             return
         if not force:
@@ -351,6 +357,13 @@ def check_free(path: str | os.PathLike[str], kind: str, *, force: bool = False) 
             _check_kind(_own_kind(path), path, kind)
         else:
             _check_replaceable(local, path, kind)
+
+
+def check_outside(local: Path) -> None:
+    """Refuse a path within the folder of a Zarr array or group."""
+    around = _store_around(local)
+    if around is not None:
+        raise StoreError(f"{local} lies within the store {around}", "choose a path outside of it")
 
 
 def _store_around(local: Path) -> Path | None:
