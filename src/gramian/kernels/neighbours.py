@@ -135,6 +135,11 @@ def neighbour_laplacian(
     columns : ndarray of float64, shape (c, m)
         The same of the columns over the rows. Half the derivative of the objective by the points, once
         the tiles are added.
+
+    Notes
+    -----
+    Weights below 2^-44 (float64: 2^-100) count as 0, for no product may be a number that processors are slow
+    with: in float32, slopes below 1e-13 have no digits.
     """
     weights = (_in_units(row_weights, a), _in_units(column_weights, b))
     return _from_units(_compiled_or_plain().laplacian(a, b, _triangle(a, b), None, *weights), a)
@@ -165,8 +170,8 @@ def shifted_laplacian(
         To be added to `neighbour_laplacian`'s, where these rows have weight 0.
     """
     shift = np.nan_to_num(-logs / math.log(2), posinf=0.0).astype(a.dtype)
-    with np.errstate(over="ignore", invalid="ignore"):  # what rounding took from the shift goes to the weight
-        rest = np.exp2(np.clip(-logs / math.log(2) - shift, -1, 1))
+    with np.errstate(invalid="ignore"):  # what rounding took from the shift goes to the weight
+        rest = np.exp2(np.clip(-logs / math.log(2) - shift, -64, 1))
     weights = np.where(np.isfinite(logs), np.stack([-q, q]) * rest, 0.0)
     none = np.zeros((2, b.shape[1]), b.dtype)
     gaps = _itself(a, skip)
@@ -644,7 +649,8 @@ class _Plain:
     @staticmethod
     def log_sums(a: Array, b: Array, gaps: Indices, starts: Indices) -> Float64:
         """Binary logarithms of the sums over the segments of columns that begin at ``starts``."""
-        return np.array([np.logaddexp2.reduceat(powers, starts) for powers, _ in _pairs(a, b, gaps)])
+        rows = (powers.astype(np.float64) for powers, _ in _pairs(a, b, gaps))
+        return np.array([np.logaddexp2.reduceat(powers, starts) for powers in rows])
 
 
 def _pairs(a: Array, b: Array, gaps: Indices) -> Iterator[tuple[Array, NDArray[np.bool_]]]:
