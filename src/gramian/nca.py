@@ -443,8 +443,10 @@ class NeighborhoodComponentsAnalysis(
         rows, else "identity".
     solver : {"auto", "lbfgs", "cg", "minibatch"}, default "auto"
         "auto": "lbfgs" up to 131,072 rows, "minibatch" beyond.
-    batch_size, n_references : int or None, default None
-        Of "minibatch": rows of a batch (1,024) and rows that each is compared with (8,192); both at most N.
+    batch_size : int or None, default None
+        Rows of a batch of "minibatch"; None: 1,024, or N where that is less.
+    n_references : int or None, default None
+        Random rows that each batch of "minibatch" is compared with; None: 8,192, or N.
     warm_start : bool, default False
         Start from the ``components_`` of the last fit.
     max_iter : int, default 50
