@@ -605,7 +605,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit; the boundary where every error becomes two lines."""
     words = sys.argv[1:] if arguments is None else arguments
     if "--debug" not in words:  # what goes wrong in a cluster is said once, by us
-        os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "error")
+        os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "critical")
     sys.exit(exit_code(words))
 
 
