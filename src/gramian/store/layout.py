@@ -24,7 +24,7 @@ from zarr.codecs import Crc32cCodec
 from zarr.core.sync import sync
 
 from gramian.blocks import Grid, size_text
-from gramian.errors import StoreError
+from gramian.errors import GramianError, StoreError
 from gramian.store.writer import block_shape, write_block
 from gramian.validation import boolean
 
@@ -333,7 +333,7 @@ def _writing(path: str) -> Iterator[None]:
     """Failures of a place that is to be written as one line of cause and one of remedy."""
     try:
         yield
-    except StoreError:
+    except GramianError:
         raise
     except ImportError as error:
         raise StoreError(
