@@ -117,7 +117,6 @@ WRONG = {
     "job": (["run", "none.toml"], "none.toml cannot be read"),
     "plan": (["plan", "none.toml"], "none.toml cannot be read"),
     "role": (["health", "boss", "tcp://127.0.0.1:1"], "the role is 'boss'"),
-    "value": (["fit", "data.zarr", "--model", "ridge", "--out", "m", "--set", "alpha=-1"], "alpha is -1"),
     "flag": (["fit", "data.zarr", "--model", "pchar", "--out", "m", "--set", "center=7"], "center is 7"),
     "seed": (
         ["fit", "data.zarr", "--model", "ridge", "--out", "m", "--set", "random_state=-1"],
@@ -131,8 +130,7 @@ WRONG = {
     "energy": (["ingest", "data.zarr", "d.zarr", "--subspaces", "--energy", "nan"], "energy is nan"),
     "deficient": (["ingest", "data.zarr", "d.zarr", "--on-deficient", "maybe"], "on_deficient is 'maybe'"),
     "certificates": (
-        ["fit", "d", "--model", "ridge", "--out", "m"]
-        + ["--tls-ca", "a", "--tls-cert", "b", "--tls-key", "c"],
+        ["fit", "d", "--model", "ridge", "--out", "m", "--tls-ca", "a", "--tls-cert", "b", "--tls-key", "c"],
         "tls-ca is a with no scheduler",
     ),
     "one certificate": (

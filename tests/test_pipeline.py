@@ -520,7 +520,7 @@ def test_predictions_are_planned_as_the_model_gives_them(tmp_path):
     ingest(rows, tmp_path / "d.zarr")
     for model, shape, dtype in (("ridge", (30, 2), "f8"), ("ridge-classifier", (30,), "i8")):
         stages = {
-            "model": {"command": "fit", "store": "d.zarr", "model": model},
+            "model": {"command": "fit", "store": "d.zarr", "model": model, "set": {"alpha": 1.0}},
             "out": {"command": "predict", "store": "d.zarr", "model": "model"},
         }
         job = job_of(tmp_path / model, stages, tmp_path)
