@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zarr
 from sklearn.base import BaseEstimator
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import _check_feature_names, check_array, check_is_fitted, validate_data
@@ -31,6 +32,7 @@ REMEDIES = {  # by words of scikit-learn's messages
     "Sparse": "give a dense array, for example array.toarray()",
     "features, but": "give the same columns, in the same order",
     "Feature names are only": "make all names strings: frame.columns = frame.columns.astype(str)",
+    "inhomogeneous": "give rows of one length",
     "np.matrix": "give numpy.asarray(matrix)",
     "feature names": "give the same columns, in the same order",
     "inconsistent numbers": "give one value for each row of X",
@@ -170,7 +172,7 @@ def refuse_unreadable(array: Any, name: str) -> None:
     InputTypeError
         For these, and for a path.
     """
-    if isinstance(array, (str, Path)):
+    if isinstance(array, (str, Path, zarr.Group)):
         as_array(array, name)  # says how to open it
     if getattr(getattr(array, "dtype", None), "kind", "f") in "SUTMm":
         raise InputTypeError(f"{name} has the type {array.dtype}", "give real numbers, as float32 or float64")

@@ -286,7 +286,7 @@ def _check_cluster(where: Cluster) -> None:
     lacking = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is None]
     if 0 < len(lacking) < len(given):
         raise JobError(
-            f"{' and '.join(lacking)} is not given", "give --tls-ca, --tls-cert and --tls-key together"
+            f"{' and '.join(lacking)} not given", "give --tls-ca, --tls-cert and --tls-key together"
         )
     for name, value in given.items():
         if value is not None and not (where.scheduler or "").startswith("tls://"):
