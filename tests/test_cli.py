@@ -117,6 +117,33 @@ WRONG = {
     "job": (["run", "none.toml"], "none.toml cannot be read"),
     "plan": (["plan", "none.toml"], "none.toml cannot be read"),
     "role": (["health", "boss", "tcp://127.0.0.1:1"], "the role is 'boss'"),
+    "flag": (["fit", "data.zarr", "--model", "pchar", "--out", "m", "--set", "center=7"], "center is 7"),
+    "seed": (
+        ["fit", "data.zarr", "--model", "ridge", "--out", "m", "--set", "random_state=-1"],
+        "random_state",
+    ),
+    "choice": (
+        ["fit", "data.zarr", "--model", "pchal", "--out", "m", "--set", "selection=x"],
+        "selection is 'x'",
+    ),
+    "split": (["ingest", "data.zarr", "d.zarr", "--split", "2"], "split is 2.0"),
+    "energy": (["ingest", "data.zarr", "d.zarr", "--subspaces", "--energy", "nan"], "energy is nan"),
+    "deficient": (["ingest", "data.zarr", "d.zarr", "--on-deficient", "maybe"], "on_deficient is 'maybe'"),
+    "certificates": (
+        ["fit", "d", "--model", "ridge", "--out", "m", "--tls-ca", "a", "--tls-cert", "b", "--tls-key", "c"],
+        "tls-ca is a with no scheduler",
+    ),
+    "one certificate": (
+        ["fit", "d", "--model", "ridge", "--out", "m", "--tls-ca", "a", "--scheduler", "tls://a:1"],
+        "--tls-cert and --tls-key not given",
+    ),
+    "address": (["fit", "d", "--model", "ridge", "--out", "m", "--scheduler", "here"], "scheduler is 'here'"),
+    "two ways on": (
+        ["fit", "data.zarr", "--model", "ridge", "--out", "m", "--resume", "--force"],
+        "both resume",
+    ),
+    "takeover": (["fit", "data.zarr", "--model", "ridge", "--out", "m", "--takeover"], "without resume"),
+    "scores at a URL": (["evaluate", "m", "d", "--out", "s3://b/s.json"], "out = 's3://b/s.json', a URL"),
 }
 
 
@@ -176,6 +203,41 @@ def test_an_interruption_says_how_to_resume(call, monkeypatch):
     code, _, err = call("fit", "my data.zarr", "--model", "ridge", "--force")
     assert code == 130
     assert "remedy: gramian fit 'my data.zarr' --model ridge --resume goes on" in err
+    assert "remedy: nothing is left of it" in call("ingest", "a.csv", "b.zarr")[2]
+
+
+def test_an_interruption_within_a_command_says_how_to_resume(data, call, monkeypatch):
+    from gramian import pipeline
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline, "run", stop)
+    code, out, err = call("fit", "data.zarr", "--model", "ridge", "--out", "m.zarr")
+    assert (code, out) == (130, "")
+    assert err.splitlines()[-2] == "error: interrupted"
+    assert "--resume goes on where it stopped" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "remedy"),
+    [
+        (PermissionError(13, "Permission denied", "x"), "x: Permission denied", "see that it can be read"),
+        (
+            OSError(28, "No space left on device"),
+            "No space left on device",
+            "free space; gramian fit --resume",
+        ),
+    ],
+)
+def test_what_the_system_refuses_is_two_lines(call, monkeypatch, error, cause, remedy):
+    def stop(*_, **__):
+        raise error
+
+    monkeypatch.setattr(cli, "app", stop)
+    code, _, err = call("fit")
+    assert code == 1
+    assert err.startswith(f"error: {cause}\nremedy: {remedy}")
 
 
 # ---------------------------------------------------------------- what is shown
@@ -247,7 +309,9 @@ def test_verify_prints_exactly_the_bad_chunks(model, call):
     chunk.write_bytes(chunk.read_bytes()[::-1])
     assert call("verify", "model.zarr.run")[:2] == (1, "coef_ c/0 damaged\n")
     chunk.unlink()
-    assert call("verify", "model.zarr")[:2] == (1, "coef_ c/0 missing\n")
+    code, out, err = call("verify", "model.zarr")
+    assert (code, out) == (1, "coef_ c/0 missing\n")
+    assert re.fullmatch(r"error: 1 bad blocks in model.zarr\nremedy: .*--resume.*\n", err)
 
 
 def test_resume_mends_and_says_so(model, call):
@@ -275,6 +339,55 @@ def test_inspect_prints_arrays_and_checks(data, call):
     code, out, _ = call("inspect", "data.zarr")
     assert code == 0
     assert all(word in out for word in ("covariates", "80 x 3", "finite"))
+
+
+def test_inspect_says_what_failed(data, call):
+    (data / "data.zarr/target/c/0").unlink()
+    code, out, err = call("inspect", "data.zarr")
+    assert (code, "FAILED" in out) == (1, True)
+    assert re.fullmatch(
+        r"error: data.zarr fails 1 of \d checks, target chunks: c/0 missing\nremedy: .+\n", err
+    )
+    assert json.loads(call("inspect", "data.zarr", "--json")[1])["ok"] is False
+
+
+def test_inspect_of_a_run_directory_points_to_what_reads_it(model, call):
+    code, _, err = call("inspect", "model.zarr.run")
+    assert code == 1
+    assert "model.zarr.run is a run directory" in err
+    assert "gramian report model.zarr.run" in err
+    assert "gramian verify model.zarr.run" in err
+
+
+def test_a_score_that_is_no_number_is_null(model, call):
+    ingest({"X": np.random.default_rng(0).random((20, 3)), "y": np.ones(20)}, "constant.zarr")
+    words = ("evaluate", "model.zarr", "constant.zarr", *HERE)
+    (record,) = json.loads(call(*words, "--json")[1])["stages"]
+    assert record["results"]["r2"] is None
+    assert "r2 nan" in call(*words, "--out", "scores.json")[1]
+    with open("scores.json") as file:
+        assert json.load(file)["r2"] is None
+
+
+def test_force_replaces_scores_alone(model, call):
+    words = ("evaluate", "model.zarr", "data.zarr", "--force", *HERE)
+    for name, content in (("note.txt", "hello"), ("n.json", '{"rows": 3}'), ("list.json", "[1]")):
+        (model.parent / name).write_text(content)
+        code, _, err = call(*words, "--out", name)
+        assert (code, (model.parent / name).read_text()) == (1, content)
+        assert f"{name} holds something else than scores" in err
+    assert call(*words, "--out", "s.json")[0] == 0
+    assert call(*words, "--out", "s.json")[0] == 0
+    assert "lies within the store" in call(*words, "--out", "model.zarr/zarr.json")[2]
+
+
+def test_a_word_is_not_contradicted(data, call):
+    random = np.random.default_rng(0)
+    ingest({"subspaces": np.linalg.qr(random.standard_normal((9, 4, 2)))[0]}, "u.zarr")
+    words = ("featurize", "u.zarr", "--features", "periodic", "--out", "f.zarr", *HERE)
+    code, _, err = call(*words, "--set", "nonlinearity=sign")
+    assert code == 2
+    assert "nonlinearity is 'sign' beside the word 'periodic'" in err
 
 
 def test_ingest_brings_a_table_in(data, call):

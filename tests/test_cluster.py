@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,12 @@ def test_workers_have_the_threads_memory_and_environment_asked_for(client: Any) 
     assert (worker["nthreads"], worker["memory_limit"]) == (2, 600 << 20)
     (environment,) = client.run(lambda: dict(os.environ)).values()
     assert cluster.ENVIRONMENT.items() <= environment.items()
+
+
+def test_workers_leave_ctrl_c_to_the_driver(client: Any) -> None:
+    client.run(lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert client.submit(np.add, 1, 2).result() == 3
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def test_environment_of_this_process_is_left_alone() -> None:

@@ -850,3 +850,18 @@ def test_ingest_warns_of_nothing_on_good_data(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ingest(regression(), tmp_path / "d.zarr", split=0.5)
+
+
+@pytest.mark.parametrize("role", ["labels", "groups"])
+@pytest.mark.parametrize("values", [np.array([1, 2**63], np.uint64), np.array([1.0, 1e300])])
+def test_codes_beyond_64_bits_are_refused_rather_than_wrapped(
+    tmp_path: Path, role: str, values: np.ndarray
+) -> None:
+    with pytest.raises(InputError, match=f"{role} of the source holds .*, beyond 64-bit integers"):
+        ingest({"X": np.eye(2), role: values}, tmp_path / "d.zarr")
+
+
+def test_strings_of_many_digits_stay_strings(tmp_path: Path) -> None:
+    names = ["9" * 30, "8" * 30]
+    found = ingest({"X": np.eye(2), "labels": np.array(names)}, tmp_path / "d.zarr")
+    assert found.classes == sorted(names)

@@ -130,6 +130,27 @@ FAULTS = {
         JOB.replace('rows = "train"', 'out = "runs/objects/features.zarr"'),
         "stage classifier has the output of stage features",
     ),
+    "output within another": (
+        JOB.replace('rows = "train"', 'out = "runs/objects/features.zarr/deep/m.zarr"'),
+        "stage classifier has out = ",
+    ),
+    "output around another": (
+        JOB.replace('rows = "train"', 'out = "runs/objects"'),
+        "stage classifier has out",
+    ),
+    "output by another name": (
+        JOB.replace('rows = "train"', 'out = "runs/x/../objects/./features.zarr"'),
+        "stage classifier has the output of stage features",
+    ),
+    "output among the records": (
+        JOB.replace('rows = "test"', 'out = "runs/objects/journal/s.json"'),
+        "where the run directory keeps its records",
+    ),
+    "certificates": (JOB.replace("threads = 1", 'tls_ca = "a"'), "--tls-cert and --tls-key not given"),
+    "scores at a URL": (
+        JOB.replace('rows = "test"', 'out = "s3://a/b"'),
+        "stage test has out = 's3://a/b', a URL",
+    ),
     "name": (JOB.replace("[stages.test]", '[stages."a/b"]'), "stage a/b has a name that cannot be a file's"),
 }
 

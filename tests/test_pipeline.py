@@ -510,6 +510,34 @@ def test_a_plan_of_a_made_model_counts_the_blocks_of_its_rows(done, data):
     assert (step.tasks, step.written) == (1, 8 * ROWS)
 
 
+def test_predictions_are_planned_as_the_model_gives_them(tmp_path):
+    random = np.random.default_rng(0)
+    rows = {
+        "covariates": random.random((30, 3)),
+        "target": random.random((30, 2)),
+        "labels": np.arange(30) % 3,
+    }
+    ingest(rows, tmp_path / "d.zarr")
+    for model, shape, dtype in (("ridge", (30, 2), "f8"), ("ridge-classifier", (30,), "i8")):
+        stages = {
+            "model": {"command": "fit", "store": "d.zarr", "model": model, "set": {"alpha": 1.0}},
+            "out": {"command": "predict", "store": "d.zarr", "model": "model"},
+        }
+        job = job_of(tmp_path / model, stages, tmp_path)
+        (promised,) = pipeline.prepare(job)[1].promise().specs.values()
+        planned = pipeline.outline(job).plan.steps[-1]
+        pipeline.run(job)
+        made = open_dataset(tmp_path / model / "out.zarr").predictions
+        assert (made.shape, made.dtype) == (promised.shape, promised.dtype) == (shape, np.dtype(dtype))
+        assert planned.written == made.nbytes
+
+
+def test_a_small_limit_is_said_to_be_too_small_for_all(hal_job):
+    small = replace(hal_job, cluster=Cluster(workers=2), max_memory=1 << 20)
+    with pytest.raises(PlanError, match=r"the plan needs .* 2 workers of .*, allowed are 1 MiB"):
+        pipeline.outline(small).check()
+
+
 def test_a_local_cluster_shares_what_the_limit_leaves_beside_the_driver():
     plan = Plan((Step("sum", 8, driver_bytes=200, result_bytes=50),))
     place = pipeline.Place.of(Cluster(workers=2), DRIVER_BASE + 1200, plan)

@@ -1,16 +1,18 @@
 """Folds, choices and the table of results."""
 
 import warnings
+from itertools import count
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, RepeatedKFold, ShuffleSplit
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, LeaveOneOut, RepeatedKFold, ShuffleSplit
 
 from gramian.errors import GramianWarning, InputError, InputTypeError
 from gramian.selection import (
+    MOST_SPLITS,
     choose,
     count_parts,
     make_folds,
@@ -132,6 +134,30 @@ def test_an_iterable_of_splits():
 )
 def test_bad_folds_are_refused(cv, message):
     with pytest.raises(InputError, match=message):
+        make_folds(cv, 8, seed=0)
+
+
+def test_more_splits_than_can_be_numbered_are_refused():
+    n = MOST_SPLITS + 1
+    for cv in (LeaveOneOut(), (([0], [1]) for _ in count())):
+        with pytest.raises(InputError, match="cv gives more than 16,384 splits"):
+            make_folds(cv, n, seed=0)
+    with pytest.raises(InputError, match="cv is 40000"):
+        make_folds(40_000, 50_000, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("cv", "error", "message"),
+    [
+        (np.array(5), InputTypeError, "cv is array"),
+        (KFold, InputTypeError, "cv is <class"),
+        ([1, 2], InputError, "split 0 of cv is 1"),
+        ([([0], [1], [2])], InputError, "split 0 of cv is"),
+        (GroupKFold(3), InputError, "cv cannot split these rows"),
+    ],
+)
+def test_what_splits_nothing_is_refused(cv, error, message):
+    with pytest.raises(error, match=message):
         make_folds(cv, 8, seed=0)
 
 

@@ -76,6 +76,14 @@ BAD = [
     (lambda: validation.real("x", "w"), InputTypeError, "w is 'x'; give a number"),
     (lambda: validation.real(np.nan, "w"), InputError, "w is nan"),
     (lambda: validation.real(0, "w", strict=True), InputError, "w is 0; give a finite number above 0"),
+    (lambda: validation.real(10**400, "w"), InputError, "w is 1000"),
+    (lambda: validation.real(np.bool_(True), "w"), InputTypeError, "w is True"),
+    (lambda: validation.boolean(1, "flag"), InputTypeError, "flag is 1; give True or False"),
+    (lambda: validation.boolean("no", "flag"), InputTypeError, "flag is 'no'"),
+    (lambda: validation.choice(np.int64(3), "kind", ("a",)), InputError, "kind is 3; give one of 'a'"),
+    (lambda: validation.floating([[1], [1, 2]], "X"), InputError, "X is no array"),
+    (lambda: validation.floating(np.ma.masked_equal([1, 2], 2), "X"), InputTypeError, "1 of its values"),
+    (lambda: validation.target_block(np.full(3, 1e200)), InputError, "y reaches 1e+200"),
     (lambda: validation.choice("b", "kind", ("a", None)), InputError, "kind is 'b'; give one of 'a', None"),
 ]
 

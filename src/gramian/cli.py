@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 the job or the check failed, 2 the words of the call are w
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
 import shlex
@@ -606,7 +607,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit; the boundary where every error becomes two lines."""
     words = sys.argv[1:] if arguments is None else arguments
     if "--debug" not in words:  # what goes wrong in a cluster is said once, by us
-        os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "error")
+        os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "critical")
     sys.exit(exit_code(words))
 
 
@@ -634,6 +635,11 @@ def exit_code(words: list[str]) -> int:
         if isinstance(error, GramianError):
             code = WRONG_WORDS if isinstance(error, JobError) else FAILED
             return _complain(error.cause, error.remedy, code)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _complain(str(error.strerror), f"free space; {_how_to_resume(words)}", FAILED)
+        if isinstance(error, OSError) and error.filename is not None and error.strerror:
+            remedy = "see that it can be read and written"
+            return _complain(f"{error.filename}: {error.strerror}", remedy, FAILED)
         cause = " ".join(f"{type(error).__name__}: {error}".split())
         return _complain(cause, "run the command again with --debug to see where it happened", FAILED)
 

@@ -143,7 +143,7 @@ def connect(
     from distributed import Client
 
     security = _security(address, tls_ca, tls_cert, tls_key)
-    host = urlsplit(address).hostname or ""
+    host = urlsplit(address if "://" in address else f"tcp://{address}").hostname or ""
     if security is None and not (host == "localhost" or host.startswith("127.") or host == "::1"):
         warnings.warn(
             f"the connection to {address} is not encrypted; use tls:// where a network is crossed",

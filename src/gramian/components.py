@@ -282,6 +282,8 @@ def draw_knots(X: Any, weights: Any, settings: Settings, max_degree: int | None,
     knots = matrix(engine.take(X, indices), "X")
     every = settings.n_knots >= settings.n_rows
     knot_weights = weights_block(engine.take(weights, indices)) if every and weights is not None else None
+    if knot_weights is not None:
+        refuse_no_weight(knot_weights.sum())
     return HALKernel(knots, knot_weights, max_degree)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -113,7 +114,7 @@ def print_outcome(outcome: pipeline.Outcome, job: Job, display: Display, as_json
     if outcome.root and not outcome.computed:
         display.say(f"{outcome.root} was complete: every recorded block is as it was written")
     elif outcome.root:
-        display.say(f"run directory {outcome.root}; see it with: gramian report {outcome.root}")
+        display.say(f"run directory {outcome.root}; see it with: gramian report {shlex.quote(outcome.root)}")
 
 
 def _print_results(record: dict[str, Any], job: Job, display: Display) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zarr
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import assert_all_finite, column_or_1d
@@ -34,6 +35,7 @@ REMEDIES = {  # by words of scikit-learn's messages
     "Sparse": "give a dense array, for example array.toarray()",
     "features, but": "give the same columns, in the same order",
     "Feature names are only": "make all names strings: frame.columns = frame.columns.astype(str)",
+    "inhomogeneous": "give rows of one length",
     "np.matrix": "give numpy.asarray(matrix)",
     "feature names": "give the same columns, in the same order",
     "inconsistent numbers": "give one value for each row of X",
@@ -197,7 +199,7 @@ def refuse_unreadable(array: Any, name: str) -> None:
     InputTypeError
         For these, and for a path.
     """
-    if isinstance(array, (str, Path)):
+    if isinstance(array, (str, Path, zarr.Group)):
         as_array(array, name)  # says how to open it
     if getattr(getattr(array, "dtype", None), "kind", "f") in "SUTMm":
         raise InputTypeError(f"{name} has the type {array.dtype}", "give real numbers, as float32 or float64")

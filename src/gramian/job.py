@@ -279,12 +279,14 @@ def merge_clusters(job: Cluster, call: Cluster | None) -> Cluster:
 
 
 def _check_cluster(where: Cluster) -> None:
-    """Certificates are for a scheduler's address."""
+    """A scheduler's address has a host and a port, and certificates are for one of ``tls://``."""
+    if where.scheduler is not None and not re.fullmatch(r"(\w+://)?[^/\s]+:\d+/?", where.scheduler):
+        raise JobError(f"scheduler is {where.scheduler!r}", "give an address such as tcp://host:8786")
     given = {name: getattr(where, name) for name in ("tls_ca", "tls_cert", "tls_key")}
     lacking = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is None]
     if 0 < len(lacking) < len(given):
         raise JobError(
-            f"{' and '.join(lacking)} is not given", "give --tls-ca, --tls-cert and --tls-key together"
+            f"{' and '.join(lacking)} not given", "give --tls-ca, --tls-cert and --tls-key together"
         )
     for name, value in given.items():
         if value is not None and not (where.scheduler or "").startswith("tls://"):

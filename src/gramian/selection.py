@@ -7,7 +7,7 @@ Candidates stand in order, from the simplest to the most complex: ties go to the
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from numbers import Integral
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gramian.errors import GramianWarning, InputError, InputTypeError
+from gramian.errors import GramianError, GramianWarning, InputError, InputTypeError
 from gramian.moments import Moments
 from gramian.sources import loaded
 from gramian.streams import Stream, generator
@@ -130,8 +130,15 @@ def make_folds(
     splits = cv
     if is_splitter(cv):
         seen = loaded(target) if classes is None else classes
-        splits = cv.split(np.zeros((n_rows, 1)), seen, groups)
+        splits = _split(cv, np.zeros((n_rows, 1)), seen, groups)
     return _given_folds(_listed(splits), n_rows)
+
+
+def _split(cv: Any, *rows: Any) -> Iterator[Any]:
+    """The splits of a splitter, once it is known that there are not too many: each of them is large."""
+    if callable(getattr(cv, "get_n_splits", None)):
+        _refuse_many(cv.get_n_splits(*rows))
+    yield from cv.split(*rows)
 
 
 def check_choices(cv: Any, selection: str = "best") -> None:
@@ -190,17 +197,23 @@ def _listed(splits: Iterable[Any]) -> list[Any]:
     """As many splits as there may be; what splits without end is not waited for."""
     try:
         found = list(islice(splits, MOST_SPLITS + 1))
+    except GramianError:
+        raise
     except (ValueError, TypeError) as error:
         kind = InputTypeError if isinstance(error, TypeError) else InputError
         cause = " ".join(str(error).split()).rstrip(".")
         raise kind(
             f"cv cannot split these rows, {cause}", "give another splitter, or what it asks for"
         ) from error
-    if len(found) > MOST_SPLITS:
+    _refuse_many(len(found))
+    return found
+
+
+def _refuse_many(count: int) -> None:
+    if count > MOST_SPLITS:
         raise InputError(
             f"cv gives more than {MOST_SPLITS:,} splits", f"give at most {MOST_SPLITS:,}, for example cv=10"
         )
-    return found
 
 
 def _given_folds(splits: list[Any], n_rows: int) -> Folds:

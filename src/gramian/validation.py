@@ -16,6 +16,7 @@ from gramian.errors import InputError, InputTypeError
 
 HIGHEST_FREQUENCY = 1e100
 HIGHEST_TARGET = 1e150
+HIGHEST_WEIGHT = 1e100
 ORTHONORMAL = {4: 1e-4, 8: 1e-6}  # largest allowed entry of |U'U - I|, by bytes of the float type
 
 
@@ -210,11 +211,9 @@ def boolean(value: Any, name: str) -> bool:
 
 
 def refuse_no_weight(total: float) -> None:
-    """Weights that are all zero leave no row to fit to; those that are too large have no sum."""
+    """Weights that are all zero leave no row to fit to."""
     if not total > 0:
         raise InputError("sample_weight is zero for every row", "give a positive weight to at least one")
-    if not np.isfinite(total):
-        raise InputError("the sum of sample_weight is infinite", "divide the weights by the largest")
 
 
 def weights_block(block: NDArray[Any]) -> NDArray[np.float64]:
@@ -222,6 +221,8 @@ def weights_block(block: NDArray[Any]) -> NDArray[np.float64]:
     weights = finite(floating(block, "sample_weight"), "sample_weight").astype(np.float64)
     if (weights < 0).any():
         raise InputError(f"sample_weight holds {weights.min():g}", "give weights of at least 0")
+    if weights.max(initial=0.0) > HIGHEST_WEIGHT:
+        raise InputError(f"sample_weight holds {weights.max():g}", "divide the weights by the largest")
     return weights
 
 

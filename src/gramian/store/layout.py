@@ -7,6 +7,7 @@ names and meanings, the same number of rows and the same chunks along the rows.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from zarr.codecs import Crc32cCodec
 from zarr.core.sync import sync
 
 from gramian.blocks import Grid, size_text
-from gramian.errors import StoreError
+from gramian.errors import GramianError, StoreError
 from gramian.store.writer import block_shape, write_block
 from gramian.validation import boolean
 
@@ -176,17 +177,13 @@ def open_store(path: str | os.PathLike[str], *, mode: Literal["r", "r+"] = "r") 
     """
     path = os.fspath(path)
     local = _local(path)
-    if local is not None and (local / "manifest").is_file() and (local / "journal").is_dir():
-        raise StoreError(
-            f"{path} is a run directory, not a store",
-            f"see it with gramian report {path}, check it with gramian verify {path}",
-        )
-    if local is not None and not local.exists():
-        raise StoreError(
-            f"{path} does not exist", "give the path of a store, or make one with gramian ingest"
-        )
-    if local is not None and not local.is_dir():
-        raise StoreError(f"{path} is a file, not a store", f"bring it in with gramian ingest {path} DEST")
+    if local is not None:
+        try:
+            _check_folder(local, path)
+        except OSError as error:
+            raise StoreError(
+                f"{path} cannot be opened: {error.strerror}", "see that it can be read"
+            ) from error
     node = _open_node(path, mode)
     facts = node.attrs.get("gramian")
     if not isinstance(node, zarr.Group) or not isinstance(facts, dict):
@@ -197,6 +194,21 @@ def open_store(path: str | os.PathLike[str], *, mode: Literal["r", "r+"] = "r") 
         )
     _check_format(facts, path)
     return node
+
+
+def _check_folder(local: Path, path: str) -> None:
+    if not local.exists():
+        raise StoreError(
+            f"{path} does not exist", "give the path of a store, or make one with gramian ingest"
+        )
+    if not local.is_dir():
+        raise StoreError(f"{path} is a file, not a store", f"bring it in with gramian ingest {path} DEST")
+    if (local / "manifest").is_file() and (local / "journal").is_dir():
+        place = shlex.quote(path)
+        raise StoreError(
+            f"{path} is a run directory, not a store",
+            f"see it with gramian report {place}, check it with gramian verify {place}",
+        )
 
 
 def _open_node(path: str, mode: Literal["r", "r+"]) -> zarr.Array[Any] | zarr.Group:
@@ -321,7 +333,7 @@ def _writing(path: str) -> Iterator[None]:
     """Failures of a place that is to be written as one line of cause and one of remedy."""
     try:
         yield
-    except StoreError:
+    except GramianError:
         raise
     except ImportError as error:
         raise StoreError(
