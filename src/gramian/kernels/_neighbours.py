@@ -7,6 +7,7 @@ are kept, in the first cache, while the coordinates pass.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,13 @@ from numba import float32, int32, int64, types
 from numba.core import cgutils
 from numpy.typing import NDArray
 
-from gramian.kernels._jit import emitter, kernel
+from gramian.kernels._jit import emitter, helper, kernel, supports
 from gramian.kernels._lanes import I64, Lanes, address, loop
 from gramian.kernels._memory import BYTES, aligned
 
 Array = NDArray[Any]
 
-ROWS = 4  # of a strip
+ROWS = 8 if supports("avx512f") else 4  # of a strip: as many as there are registers for
 BATCH = 16  # vectors of columns whose K is kept
 FAR = 1e18  # coordinate of padding: 2**-FAR**2 is 0
 HIDDEN, NONE = -1e36, -1e34  # power of a pair that does not count, and one below that of every pair that does
@@ -64,7 +65,7 @@ class _Strip:
 
         def coordinate(m: Any, totals: list[Any]) -> list[Any]:
             column = self.lanes.load(self.columns, self.entry(v, m))
-            gaps = [self.builder.fsub(point, column) for point in self.points(m)]
+            gaps = [self.builder.fsub(column, point) for point in self.points(m)]
             pairs = zip(gaps, totals, strict=True)
             return [self.lanes.fma(self.builder.fneg(gap), gap, total) for gap, total in pairs]
 
@@ -88,11 +89,18 @@ class _Strip:
             out.append(b.select(hidden, self.lanes.constant(HIDDEN), power))
         return out
 
-    def loop_in(self, state: Any, width: int, body: Any) -> None:
-        """Loop over the span with ``width`` vectors of memory as the values."""
-        start = [self.lanes.load(state, I64(k)) for k in range(width)]
-        for k, value in enumerate(loop(self.builder, self.count, start, body)):
+    def loop_in(self, state: Any, indices: range, body: Any) -> None:
+        """Loop over the span with some vectors of memory as the values."""
+        start = [self.lanes.load(state, I64(k)) for k in indices]
+        for k, value in zip(indices, loop(self.builder, self.count, start, body), strict=True):
             self.lanes.store(value, state, I64(k))
+
+
+def _total(builder: Any, values: list[Any]) -> Any:
+    """Sum of a power of two of vectors, pair by pair."""
+    while len(values) > 1:
+        values = [builder.fadd(x, y) for x, y in zip(values[::2], values[1::2], strict=True)]
+    return values[0]
 
 
 def _pointers(builder: Any, addresses: Any, count: int) -> list[Any]:
@@ -100,71 +108,75 @@ def _pointers(builder: Any, addresses: Any, count: int) -> list[Any]:
 
 
 @emitter
-def _add_sums(_: Any, like: Any, span: Any, gaps: Any, addresses: Any) -> Any:
+def _add_sums(_: Any, like: Any, span: Any, gaps: Any, classes: Any, addresses: Any) -> Any:
     """Add to the own and other sums of rows and columns.
 
     ``addresses``: strip, panel, sums of the columns (vectors, 2), sums of the rows (2, ROWS), all vectors.
-    The *type* of ``gaps``, an address or None, selects the code.
+    The *types* of ``gaps``, an address or None, and ``classes``, None where no column is of the class of a
+    row, select the code.
     """
 
     def codegen(context: Any, b: Any, _: Any, args: Any) -> Any:
         hidden = None if gaps == types.none else address(b, args[2])
-        rows, panel, columns, sums = _pointers(b, args[3], 4)
+        rows, panel, columns, sums = _pointers(b, args[4], 4)
         strip = _Strip(context, b, like, args[1], rows, panel, hidden)
         lanes = strip.lanes
+        first = 1 if classes == types.none else 0  # of the kinds that occur
 
         def vector(k: Any, totals: list[Any]) -> list[Any]:
             v = strip.vector(k)
-            kernel = [lanes.exp2(power) for power in strip.powers(v)]
-            own = [
-                b.select(same, x, lanes.constant(0.0)) for same, x in zip(strip.own(v), kernel, strict=True)
-            ]
-            other = [b.fsub(x, y) for x, y in zip(kernel, own, strict=True)]  # exactly K or 0
-            for kind, part in enumerate((own, other)):
-                total = b.fadd(b.fadd(part[0], part[1]), b.fadd(part[2], part[3]))
+            parts = [[lanes.exp2(power) for power in strip.powers(v)]]
+            if not first:
+                pairs = zip(strip.own(v), parts[0], strict=True)
+                own = [b.select(same, x, lanes.constant(0.0)) for same, x in pairs]
+                parts = [own, [b.fsub(x, y) for x, y in zip(parts[0], own, strict=True)]]  # exactly K or 0
+            for kind, part in enumerate(parts, first):
                 at = strip.at(v, 2, kind)
-                lanes.store(b.fadd(lanes.load(columns, at), total), columns, at)
-            return [b.fadd(total, x) for total, x in zip(totals, own + other, strict=True)]
+                lanes.store(b.fadd(lanes.load(columns, at), _total(b, part)), columns, at)
+            return [b.fadd(total, x) for total, x in zip(totals, chain(*parts), strict=True)]
 
-        strip.loop_in(sums, 2 * ROWS, vector)
+        strip.loop_in(sums, range(first * ROWS, 2 * ROWS), vector)
         return context.get_dummy_value()
 
-    return types.void(like, span, gaps, addresses), codegen
+    return types.void(like, span, gaps, classes, addresses), codegen
 
 
 @emitter
-def _weigh(_: Any, like: Any, span: Any, gaps: Any, addresses: Any) -> Any:
+def _weigh(_: Any, like: Any, span: Any, gaps: Any, classes: Any, addresses: Any) -> Any:
     """Write K times the weights of both ends.
 
     ``addresses``: strip, panel, weights of the rows (2, ROWS), of the columns (vectors, 2), the result
-    (vectors, ROWS), shifts of the rows (2, ROWS). Shifts count where there are gaps.
+    (vectors, ROWS), shifts of the rows (2, ROWS). ``gaps`` and ``classes`` as in `_add_sums`; shifts count
+    where there are gaps.
     """
 
     def codegen(context: Any, b: Any, _: Any, args: Any) -> Any:
         hidden = None if gaps == types.none else address(b, args[2])
-        rows, panel, row_weights, column_weights, out, shifts = _pointers(b, args[3], 6)
+        rows, panel, row_weights, column_weights, out, shifts = _pointers(b, args[4], 6)
         strip = _Strip(context, b, like, args[1], rows, panel, hidden)
-        lanes = strip.lanes
+        lanes, zero = strip.lanes, strip.lanes.constant(0.0)
 
-        def of_kind(base: Any, same: Any, r: int) -> Any:
-            own, other = (lanes.spread(base, I64(kind * ROWS + r)) for kind in range(2))
-            return b.select(same, own, other)
+        def pick(same: Any, own: Any, other: Any) -> Any:
+            return other if same is None else b.select(same, own, other)
+
+        def of_row(base: Any, same: Any, r: int) -> Any:
+            return pick(same, *(lanes.spread(base, I64(kind * ROWS + r)) for kind in range(2)))
 
         def vector(k: Any, _: list[Any]) -> list[Any]:
             v = strip.vector(k)
-            own, other = (lanes.load(column_weights, strip.at(v, 2, kind)) for kind in range(2))
-            for r, (same, power) in enumerate(zip(strip.own(v), strip.powers(v), strict=True)):
+            weights = [lanes.load(column_weights, strip.at(v, 2, kind)) for kind in range(2)]
+            own = [None] * ROWS if classes == types.none else strip.own(v)
+            for r, (same, power) in enumerate(zip(own, strip.powers(v), strict=True)):
                 if hidden is not None:
-                    power = b.fneg(lanes.larger(b.fneg(b.fadd(power, of_kind(shifts, same, r))), zero))
-                weight = b.fadd(of_kind(row_weights, same, r), b.select(same, own, other))
+                    power = b.fneg(lanes.larger(b.fneg(b.fadd(power, of_row(shifts, same, r))), zero))
+                weight = b.fadd(of_row(row_weights, same, r), pick(same, *weights))
                 lanes.store(b.fmul(lanes.exp2(power), weight), out, strip.at(k, ROWS, r))
             return []
 
-        zero = lanes.constant(0.0)
         loop(b, strip.count, [], vector)
         return context.get_dummy_value()
 
-    return types.void(like, span, gaps, addresses), codegen
+    return types.void(like, span, gaps, classes, addresses), codegen
 
 
 @emitter
@@ -283,6 +295,21 @@ def _fold_shifted(_: Any, like: Any, addresses: Any) -> Any:
 # --------------------------------------------------------------------------------------- a tile of strips
 
 
+GAPS, MIXED, OTHERS = range(3)  # what vectors are to a strip: some hidden; all classes; other classes alone
+
+
+@helper
+def _piece(spans: Any, s: int, v: int, n_vectors: int) -> Any:
+    """What vector v is to strip s, and where the vectors that are the same end."""
+    if v < spans[s, 1]:
+        return GAPS, spans[s, 1]
+    if v < spans[s, 2]:
+        return OTHERS, spans[s, 2]
+    if v < spans[s, 3]:
+        return MIXED, spans[s, 3]
+    return OTHERS, n_vectors
+
+
 @kernel
 def add_sums(strips: Any, panel: Any, gaps: Any, spans: Any, columns: Any, state: Any, rows: Any) -> None:
     """Own and other sums of K for a tile.
@@ -293,8 +320,9 @@ def add_sums(strips: Any, panel: Any, gaps: Any, spans: Any, columns: Any, state
     panel : (vectors, c + 1, lanes) of the same type
     gaps : (strips, 2, ROWS) int32 or int64, as wide as the floats
         First hidden column of each row, and how many.
-    spans : (strips, 2) int64
-        Vector to begin with, as those before are hidden; end of the vectors with a gap.
+    spans : (strips, 4) int64
+        Vector to begin with, as those before are hidden; end of the vectors with gaps; begin and end of the
+        others that have a column of the class of a row.
     columns : (vectors, 2, lanes)
         Added to.
     state : (2, ROWS, lanes)
@@ -306,14 +334,18 @@ def add_sums(strips: Any, panel: Any, gaps: Any, spans: Any, columns: Any, state
     points, sums = panel.ctypes.data, state.ctypes.data
     for s in range(strips.shape[0]):
         state.fill(0)
-        strip = strips.ctypes.data + s * strips.strides[0]
-        addresses = (strip, points, columns.ctypes.data, sums)
-        begin, end = spans[s, 0], spans[s, 1]
-        if begin < end:
-            gap = gaps.ctypes.data + s * gaps.strides[0]
-            _add_sums(like, (c, begin, end - begin), gap, addresses)
-        if end < n_vectors:
-            _add_sums(like, (c, end, n_vectors - end), None, addresses)
+        addresses = (strips.ctypes.data + s * strips.strides[0], points, columns.ctypes.data, sums)
+        v = spans[s, 0]
+        while v < n_vectors:
+            kind, end = _piece(spans, s, v, n_vectors)
+            if kind == GAPS:
+                gap = gaps.ctypes.data + s * gaps.strides[0]
+                _add_sums(like, (c, v, end - v), gap, 0, addresses)
+            elif kind == MIXED:
+                _add_sums(like, (c, v, end - v), None, 0, addresses)
+            else:
+                _add_sums(like, (c, v, end - v), None, None, addresses)
+            v = end
         _fold_sums(like, 2 * ROWS, (sums, rows.ctypes.data + s * rows.strides[0]))
 
 
@@ -356,13 +388,17 @@ def add_laplacian(
         weights = row_weights.ctypes.data + s * row_weights.strides[0]
         shift = shifts.ctypes.data + s * shifts.strides[0]
         addresses = (strip, points, weights, column_weights.ctypes.data, h, shift)
-        v, end = spans[s, 0], spans[s, 1]
+        v = spans[s, 0]
         while v < n_vectors:
-            count = min(BATCH, (end if v < end else n_vectors) - v)
-            if v < end:
-                _weigh(like, (c, v, count), gaps.ctypes.data + s * gaps.strides[0], addresses)
+            kind, end = _piece(spans, s, v, n_vectors)
+            count = min(BATCH, end - v)
+            if kind == GAPS:
+                gap = gaps.ctypes.data + s * gaps.strides[0]
+                _weigh(like, (c, v, count), gap, 0, addresses)
+            elif kind == MIXED:
+                _weigh(like, (c, v, count), None, 0, addresses)
             else:
-                _weigh(like, (c, v, count), None, addresses)
+                _weigh(like, (c, v, count), None, None, addresses)
             _pull(like, (c, v, count), (strip, points, h, columns.ctypes.data, sums))
             v += count
         _fold_sums(like, c * ROWS, (sums, rows.ctypes.data + s * rows.strides[0]))
@@ -423,7 +459,7 @@ def laplacian(
     tile, c = _Tile(a, b, gaps), len(a) - 1
     columns, rows = tile.columns(c + 1), tile.rows(c)
     if shift is not None:
-        tile.spans[:] = 0, len(tile.panel)
+        tile.spans[:] = 0, len(tile.panel), 0, 0
     add_laplacian(
         tile.strips,
         tile.panel,
@@ -470,7 +506,16 @@ class _Tile:
         stop = first + count
         begin = np.where(first == 0, stop // self.lanes, 0).reshape(-1, ROWS).min(axis=1)
         end = np.where(count > 0, -(-stop // self.lanes), 0).reshape(-1, ROWS).max(axis=1)
-        self.spans = np.stack([begin, end], axis=1)
+        self.spans = np.stack([begin, end, *self._with_own(a[-1], b[-1])], axis=1)
+
+    def _with_own(self, rows: Array, columns: Array) -> tuple[Array, Array]:
+        """First and last vector, for each strip, with a column of the class of a row; all if unordered."""
+        if (columns[1:] < columns[:-1]).any():
+            return np.zeros(len(self.strips), np.int64), np.full(len(self.strips), len(self.panel))
+        labels = np.pad(rows, (0, -len(rows) % ROWS), mode="edge").reshape(-1, ROWS)
+        first = np.searchsorted(columns, labels.min(axis=1), "left")
+        last = np.searchsorted(columns, labels.max(axis=1), "right")
+        return first // self.lanes, np.where(first < last, -(-last // self.lanes), 0)
 
     def rows(self, height: int) -> Array:
         return np.zeros((len(self.strips), height, ROWS), self.panel.dtype)

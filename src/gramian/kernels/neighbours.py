@@ -55,8 +55,8 @@ def pack_points(Z: Array, labels: Array) -> Array:
     Z : ndarray of float32 or float64, shape (n, c)
         Points ``A x``. Centre them before they are rounded: their differences count alone.
     labels : ndarray of int, shape (n,)
-        Class of each, from 0; below 2^24 for float32. Rows in any order; with many classes, predictions and
-        rows whose sums underflow are several times faster where rows of a class follow each other.
+        Class of each, from 0; below 2^24 for float32. Rows in any order; everything is faster where they are
+        sorted by class, predictions and rows whose sums underflow several times if there are many classes.
 
     Returns
     -------
@@ -506,7 +506,9 @@ def neighbour_gradient(
     array([-0.04 , -0.907,  0.907,  0.04 ])
     """
     choice(objective, "objective", OBJECTIVES)
-    z, labels = pack_points(Z, labels), np.asarray(labels)
+    z = pack_points(Z, labels)
+    order = np.argsort(z[-1], kind="stable")
+    z, labels = z[:, order], z[-1, order]
     n, dtype = len(labels), z.dtype
     starts = range(0, n, block)
 
@@ -532,7 +534,9 @@ def neighbour_gradient(
     product = gather(len(z) - 1, lambda start: band_laplacian(z, weights, start, block))
     for part in mapper(lambda rows: row_laplacian(z, logs[:, rows], q[rows], rows, block), parts):
         product += part
-    return NeighbourGradient(float(terms.sum()), 2 * product.T, p, len(lonely), int(alone.sum()))
+    back = np.argsort(order)
+    slope = 2 * product.T[back]
+    return NeighbourGradient(float(terms.sum()), slope, p[back], len(lonely), int(alone.sum()))
 
 
 # --------------------------------------------------------------------------------------- for the planner
