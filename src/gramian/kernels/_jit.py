@@ -84,7 +84,7 @@ def emitter(function: Callable[..., Any]) -> Any:
 
 
 def supports(feature: str) -> bool:
-    """Whether kernels are compiled for processors with a feature, in LLVM's words. It is in the cache's key."""
+    """Whether kernels are compiled for processors with a feature, in LLVM's words; the cache knows."""
     from numba.core.registry import cpu_target
 
     features = str(cpu_target.target_context.codegen().magic_tuple()[2])
