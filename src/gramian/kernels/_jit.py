@@ -84,7 +84,11 @@ def emitter(function: Callable[..., Any]) -> Any:
 
 
 def supports(feature: str) -> bool:
-    """Whether kernels are compiled for processors with a feature, in the words of LLVM; the cache knows it."""
+<<<<<<< HEAD
+    """Whether kernels are compiled for processors with a feature, in LLVM's words; the cache knows it."""
+=======
+    """Whether kernels are compiled for processors with a feature, in LLVM's words; the cache knows it."""
+>>>>>>> neighbours
     from numba.core.registry import cpu_target
 
     features = str(cpu_target.target_context.codegen().magic_tuple()[2])
