@@ -84,11 +84,7 @@ def emitter(function: Callable[..., Any]) -> Any:
 
 
 def supports(feature: str) -> bool:
-<<<<<<< HEAD
     """Whether kernels are compiled for processors with a feature, in LLVM's words; the cache knows it."""
-=======
-    """Whether kernels are compiled for processors with a feature, in LLVM's words; the cache knows it."""
->>>>>>> neighbours
     from numba.core.registry import cpu_target
 
     features = str(cpu_target.target_context.codegen().magic_tuple()[2])
