@@ -24,7 +24,7 @@ print(time.perf_counter() - wall, time.process_time() - cpu)
 READY = """
 import numpy as np, scipy.linalg
 from gramian import kernels
-from gramian.kernels.neighbours import neighbour_gradient
+from gramian.kernels.all_pairs import neighbour_gradient
 rng = np.random.default_rng(0)
 covariates = rng.random((50, 10))
 subspaces = np.linalg.qr(rng.standard_normal((20, 12, 3)))[0]

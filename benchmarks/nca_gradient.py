@@ -49,7 +49,7 @@ def user() -> float:
 
 
 def ours(A: np.ndarray, X: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
-    from gramian.kernels.neighbours import neighbour_gradient
+    from gramian.kernels.all_pairs import neighbour_gradient
 
     result = neighbour_gradient(X @ A.T, y)
     return result.value, result.slope.T.astype(X.dtype) @ X

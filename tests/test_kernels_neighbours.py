@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from gramian.errors import InputError, InputTypeError
+from gramian.kernels.all_pairs import neighbour_gradient
 from gramian.kernels.neighbours import (
     OBJECTIVES,
     SCALE,
     class_log_sums,
     class_scratch,
     neighbour_flops,
-    neighbour_gradient,
     neighbour_laplacian,
     neighbour_log_sums,
     neighbour_scratch,
@@ -448,7 +448,8 @@ def test_operations_of_a_pair_grow_with_the_coordinates():
 CHILD = """
 import sys
 import numpy as np
-from gramian.kernels.neighbours import class_log_sums, neighbour_gradient, pack_points
+from gramian.kernels.all_pairs import neighbour_gradient
+from gramian.kernels.neighbours import class_log_sums, pack_points
 rng, results = np.random.default_rng(0), []
 for dtype in (np.float32, np.float64):
     for c in (1, 5, 20):

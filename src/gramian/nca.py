@@ -26,6 +26,7 @@ from gramian.blocks import ArraySpec, Grid, Plan
 from gramian.engine import RowMap, Step, spec_of, sum_step
 from gramian.errors import GramianWarning, InputError
 from gramian.inputs import check_columns, check_rows_and_labels, one_line, refuse_lazy_frame
+from gramian.kernels.all_pairs import neighbour_gradient
 from gramian.kernels.linear import centred_products, mapped_rows
 from gramian.kernels.neighbours import (
     BLOCK,
@@ -34,7 +35,6 @@ from gramian.kernels.neighbours import (
     class_scratch,
     left_out_probabilities,
     neighbour_flops,
-    neighbour_gradient,
     neighbour_log_sums,
     neighbour_scratch,
     neighbour_terms,
@@ -50,6 +50,7 @@ Float64 = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 INITS = ("auto", "pca", "lda", "identity", "random")
+TRUNCATIONS = ("auto", "none")
 SOLVERS = ("auto", "lbfgs", "cg", "minibatch")
 EXACT_ROWS = 1 << 17  # "auto": all pairs in every evaluation up to here, mini-batches beyond
 BATCH = 1024  # rows of a mini-batch
@@ -76,6 +77,10 @@ class Evaluation:
         Mean of ``p (1 - p)``: 0 where every row is sure of its neighbours, and no small step changes that.
     n_underflow : int
         Rows whose sums underflow unshifted.
+    kept : float
+        Part of the pairs that were met.
+    error : float
+        Bound of what the others would have changed, relative to the value.
     """
 
     value: float
@@ -83,24 +88,30 @@ class Evaluation:
     accuracy: float
     slack: float
     n_underflow: int
+    kept: float
+    error: float
 
     def packed(self) -> Float64:
         """As one vector, for the records of a run."""
-        facts = [self.value, self.accuracy, self.slack, self.n_underflow]
+        facts = [self.value, self.accuracy, self.slack, self.n_underflow, self.kept, self.error]
         return np.concatenate([facts, self.gradient.ravel()])
 
     @classmethod
     def of(cls, packed: Float64, n_columns: int) -> Evaluation:
         """The reverse."""
-        value, accuracy, slack, underflow = packed[:4].tolist()
-        return cls(value, packed[4:].reshape(-1, n_columns), accuracy, slack, int(underflow))
+        value, accuracy, slack, underflow, kept, error = packed[:6].tolist()
+        gradient = packed[6:].reshape(-1, n_columns)
+        return cls(value, gradient, accuracy, slack, int(underflow), kept, error)
 
 
 class _Problem:
     """Rows, their classes and an objective; everything that is evaluated."""
 
-    def __init__(self, X: Any, codes: Indices, mean: Float64, objective: Any) -> None:
+    def __init__(
+        self, X: Any, codes: Indices, mean: Float64, objective: Any, *, truncate: bool = False
+    ) -> None:
         self.X, self.codes, self.mean, self.objective = X, codes, mean, objective
+        self._truncate = truncate
         spec = spec_of(X)
         self.n_rows, self.n_columns = spec.shape
         self.dtype = point_type(spec)
@@ -113,7 +124,11 @@ class _Problem:
     def evaluate(self, A: Float64) -> Evaluation:
         """Objective and gradient over all pairs."""
         found = neighbour_gradient(
-            self.points(A), self.codes, objective=self.objective, mapper=partial(self._in_order, len(A))
+            self.points(A),
+            self.codes,
+            objective=self.objective,
+            truncate=self._truncate,
+            mapper=partial(self._in_order, len(A)),
         )
         slope = found.slope.astype(self.dtype)
         grid, scratch = product_grid(spec_of(self.X), len(A), self.dtype)
@@ -127,7 +142,13 @@ class _Problem:
         )
         p = found.p
         return Evaluation(
-            found.value, gradient, float(p.mean()), float((p * (1 - p)).mean()), found.n_shifted
+            found.value,
+            gradient,
+            float(p.mean()),
+            float((p * (1 - p)).mean()),
+            found.n_shifted,
+            found.kept,
+            found.error,
         )
 
     def _in_order(self, c: int, function: Callable[[Any], Array], items: Iterable[Any]) -> Iterator[Array]:
@@ -328,6 +349,7 @@ class _Settings:
     objective: str
     init: Any
     solver: str
+    truncate: bool
     batch_size: int
     n_references: int
     max_iter: int
@@ -375,7 +397,8 @@ class _Settings:
                 f"init='lda' has at most {n_classes - 1} components, n_components is {c}",
                 "give fewer, or init='pca'",
             )
-        return cls(c, d, objective, init, solver, batch_size, n_references, max_iter)
+        truncate = choice(model.truncation, "truncation", TRUNCATIONS) == "auto"
+        return cls(c, d, objective, init, solver, truncate, batch_size, n_references, max_iter)
 
 
 def _some_rows(value: Any, name: str, usual: int, n_rows: int) -> int:
@@ -443,6 +466,9 @@ class NeighborhoodComponentsAnalysis(
         rows, else "identity".
     solver : {"auto", "lbfgs", "cg", "minibatch"}, default "auto"
         "auto": "lbfgs" up to 131,072 rows, "minibatch" beyond.
+    truncation : {"auto", "none"}, default "auto"
+        "auto": where it pays, pairs are left out whose part of the objective is below 1e-8, with proof: boxes
+        around the leaves of a k-d tree bound them, relative to the sums of their rows.
     batch_size : int or None, default None
         Rows of a batch of "minibatch"; None: 1,024, or N where that is less.
     n_references : int or None, default None
@@ -477,6 +503,10 @@ class NeighborhoodComponentsAnalysis(
         Mean of p over the training rows.
     underflow_rows_ : int
         Training rows whose neighbours are so far away that their sums underflow (they are counted exactly).
+    kept_pairs_, truncation_error_ : float
+        Part of the pairs that the last evaluation met, and the bound of what the others would have changed,
+        relative to the objective; 1 and 0 where nothing was left out. For "minibatch" the part of the rows
+        that its references are, and 0.
     singleton_rows_ : int
         Rows that are alone in their class: p is 0, and "kl" leaves them out.
     solver_, init_ : str
@@ -506,6 +536,7 @@ class NeighborhoodComponentsAnalysis(
         objective: str = "accuracy",
         init: Any = "auto",
         solver: str = "auto",
+        truncation: str = "auto",
         batch_size: int | None = None,
         n_references: int | None = None,
         warm_start: bool = False,
@@ -519,6 +550,7 @@ class NeighborhoodComponentsAnalysis(
         self.objective = objective
         self.init = init
         self.solver = solver
+        self.truncation = truncation
         self.batch_size = batch_size
         self.n_references = n_references
         self.warm_start = warm_start
@@ -559,7 +591,7 @@ class NeighborhoodComponentsAnalysis(
             with engine.pinned():
                 self.start_, self.init_ = self._start(settings, moments, codes)
             start = self.start_
-            problem = _Problem(X, codes, moments.feature_mean, settings.objective)
+            problem = _Problem(X, codes, moments.feature_mean, settings.objective, truncate=settings.truncate)
             key = (settings, self.seed_, moments.feature_mean, codes)
             self.solver_ = settings.solver
             if settings.solver == "minibatch":
@@ -641,6 +673,7 @@ class NeighborhoodComponentsAnalysis(
         self.n_iter_ = max(1, int(result.nit))
         self.objective_, self.objective_history_ = last.value, np.array(history)
         self.expected_accuracy_, self.underflow_rows_ = last.accuracy, last.n_underflow
+        self.kept_pairs_, self.truncation_error_ = last.kept, last.error
         self._judge(last, len(history) - 1, history, problem, str(result.message))
         if result.nit >= settings.max_iter and self.verbose:
             warnings.warn(
@@ -697,6 +730,8 @@ class NeighborhoodComponentsAnalysis(
         self.n_iter_ = len(history)
         self.objective_, self.objective_history_ = history[-1], np.array(history)
         self.expected_accuracy_, self.underflow_rows_ = state.accuracy, 0
+        self.kept_pairs_ = min(1.0, settings.n_references / problem.n_rows)
+        self.truncation_error_ = 0.0
         return state.A
 
     # -------------------------------------------------------------------------------- what it is for

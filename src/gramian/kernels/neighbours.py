@@ -9,8 +9,8 @@ finds a neighbour of its own class. The objective is ``sum p_i`` ("accuracy") or
 Two passes over the tiles of the upper triangle, each pair of rows once: `neighbour_sums`, whose sums give the
 weights (`underflown`, `neighbour_terms`, `neighbour_weights`), then `neighbour_laplacian`. Rows whose sums
 underflow are left out of both and have passes of their own, over all columns: `neighbour_log_sums` and
-`shifted_laplacian`. `band_sums` and `band_laplacian` are the tiles of one block of rows; `neighbour_gradient`
-is the whole in memory. `class_log_sums` gives the probabilities of classes, of new rows and of training rows.
+`shifted_laplacian`. `gramian.kernels.all_pairs` puts the tiles together. `class_log_sums` gives the
+probabilities of classes, of new rows and of training rows.
 
 Own and other sums stay apart throughout: ``1 - p = O / (N + O)`` keeps its digits where p is close to 1.
 
@@ -22,8 +22,7 @@ Goldberger, Roweis, Hinton and Salakhutdinov (2005), Neighbourhood components an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -352,191 +351,6 @@ def neighbour_weights(logs: Float64, q: Float64) -> Float64:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         sizes = np.exp(np.log(q) - logs)
     return np.where(np.isfinite(logs) & (q > 0), np.array([[-1.0], [1.0]]) * sizes, 0.0)
-
-
-# ----------------------------------------------------------------------------- one block of rows, and all
-
-
-def band_sums(z: Array, start: int, block: int = BLOCK) -> Float64:
-    """What the tiles of one block of rows, on and right of the diagonal, add to the sums of all rows.
-
-    Parameters
-    ----------
-    z : ndarray, shape (c + 1, n)
-        What `pack_points` returned.
-    start : int
-        First row of the block.
-    block : int
-        Rows and columns of a tile.
-
-    Returns
-    -------
-    ndarray of float64, shape (2, n - start)
-        For the rows from ``start`` on.
-    """
-    rows, out = z[:, start : start + block], np.zeros((2, z.shape[1] - start))
-    for at in range(0, out.shape[1], block):
-        columns = rows if not at else z[:, start + at : start + at + block]
-        for first, part in zip((0, at), neighbour_sums(rows, columns), strict=True):
-            out[:, first : first + block] += part
-    return out
-
-
-def band_laplacian(z: Array, weights: Float64, start: int, block: int = BLOCK) -> Float64:
-    """What the tiles of `band_sums` add to the Laplacian product, (c, n - start).
-
-    Parameters
-    ----------
-    z, start, block
-        As in `band_sums`.
-    weights : ndarray of float64, shape (2, n)
-        Tiles without any are left out.
-    """
-    rows, out = z[:, start : start + block], np.zeros((len(z) - 1, z.shape[1] - start))
-    own = weights[:, start : start + block]
-    for at in range(0, out.shape[1], block):
-        columns = rows if not at else z[:, start + at : start + at + block]
-        other = weights[:, start + at : start + at + block]
-        if own.any() or other.any():
-            for first, part in zip((0, at), neighbour_laplacian(rows, columns, own, other), strict=True):
-                out[:, first : first + block] += part
-    return out
-
-
-def row_log_sums(z: Array, rows: Indices, block: int = BLOCK) -> Float64:
-    """`neighbour_log_sums` of some rows over all columns, (2, rows)."""
-    logs = np.full((2, len(rows)), -np.inf)
-    for _, columns, skip in _column_blocks(z, rows, block):
-        logs = np.logaddexp(logs, neighbour_log_sums(z[:, rows], columns, skip))
-    return logs
-
-
-def row_laplacian(z: Array, logs: Float64, q: Float64, rows: Indices, block: int = BLOCK) -> Float64:
-    """`shifted_laplacian` of some rows over all columns, (c, n): what they add to the product of all rows.
-
-    ``logs`` (2, rows) and ``q`` (rows,) are theirs.
-    """
-    out, own = np.zeros((len(z) - 1, z.shape[1])), z[:, rows]
-    for start, columns, skip in _column_blocks(z, rows, block):
-        part, across = shifted_laplacian(own, columns, logs, q, skip)
-        out[:, rows] += part
-        out[:, start : start + block] += across
-    return out
-
-
-def _column_blocks(z: Array, rows: Indices, block: int) -> Iterator[tuple[int, Array, Indices]]:
-    """First column, points, and where each row stands within, for each block of columns."""
-    for start in range(0, z.shape[1], block):
-        columns = z[:, start : start + block]
-        inside = (rows >= start) & (rows < start + columns.shape[1])
-        yield start, columns, np.where(inside, rows - start, -1)
-
-
-@dataclass(frozen=True, eq=False)
-class NeighbourGradient:
-    """An objective of neighbourhood components analysis and its derivative by the points.
-
-    Parameters
-    ----------
-    value : float
-        ``sum p_i`` or ``sum log p_i``.
-    slope : ndarray of float64, shape (n, c)
-        Derivative by Z. For ``Z = X A'`` the derivative by A is ``slope' X``.
-    p : ndarray of float64, shape (n,)
-        Probability that each row finds a neighbour of its own class.
-    n_shifted : int
-        Rows whose sums underflow.
-    n_alone : int
-        Rows that are alone in their class: "accuracy" counts them as 0, "kl" drops them.
-    """
-
-    value: float
-    slope: Float64
-    p: Float64
-    n_shifted: int
-    n_alone: int
-
-
-def neighbour_gradient(
-    Z: Array,
-    labels: Array,
-    *,
-    objective: Objective = "accuracy",
-    block: int = BLOCK,
-    mapper: Callable[..., Iterable[Any]] = map,
-) -> NeighbourGradient:
-    """Objective of neighbourhood components analysis and its derivative by the points, in memory.
-
-    Parameters
-    ----------
-    Z : ndarray of float32 or float64, shape (n, c)
-        Points, centred.
-    labels : ndarray of int, shape (n,)
-        Class of each, from 0.
-    objective : {"accuracy", "kl"}
-        ``sum p_i`` or ``sum log p_i``.
-    block : int
-        Rows and columns of a tile. Results depend on it within rounding.
-    mapper : callable
-        Calls a function on the blocks of rows; that of a thread pool, for many threads. The results are added
-        in order: it changes no bit.
-
-    Returns
-    -------
-    NeighbourGradient
-
-    Raises
-    ------
-    InputTypeError, InputError
-        As `pack_points`, and for an unknown objective.
-
-    Notes
-    -----
-    ``n^2 / 2`` pairs at `neighbour_flops` operations, ``n (c + 4)`` numbers of float64 and the scratch of a
-    tile. Rows whose sums underflow cost ``n`` pairs more each.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> Z = np.array([[0.0], [0.5], [2.0], [2.5]])
-    >>> result = neighbour_gradient(Z, np.array([0, 0, 1, 1]))
-    >>> round(result.value, 4)
-    3.6752
-    >>> result.slope.round(3).ravel()
-    array([-0.04 , -0.907,  0.907,  0.04 ])
-    """
-    choice(objective, "objective", OBJECTIVES)
-    z = pack_points(Z, labels)
-    order = np.argsort(z[-1], kind="stable")
-    z, labels = z[:, order], z[-1, order]
-    n, dtype = len(labels), z.dtype
-    starts = range(0, n, block)
-
-    def gather(height: int, function: Callable[[int], Float64]) -> Float64:
-        out = np.zeros((height, n))
-        for start, part in zip(starts, mapper(function, starts), strict=True):
-            out[:, start:] += part
-        return out
-
-    sums = gather(2, lambda start: band_sums(z, start, block))
-    _, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    alone = counts[inverse] == 1
-    lonely = np.flatnonzero(underflown(sums, dtype, objective) & ~alone)
-    parts = [lonely[i : i + block] for i in range(0, len(lonely), block)]
-    with np.errstate(divide="ignore"):
-        logs = np.log(sums)
-    for rows, part in zip(parts, mapper(lambda rows: row_log_sums(z, rows, block), parts), strict=True):
-        logs[:, rows] = part
-    terms, p, q = neighbour_terms(logs, objective)
-    met = q.copy()
-    met[lonely] = 0
-    weights = neighbour_weights(logs, met)
-    product = gather(len(z) - 1, lambda start: band_laplacian(z, weights, start, block))
-    for part in mapper(lambda rows: row_laplacian(z, logs[:, rows], q[rows], rows, block), parts):
-        product += part
-    back = np.argsort(order)
-    slope = 2 * product.T[back]
-    return NeighbourGradient(float(terms.sum()), slope, p[back], len(lonely), int(alone.sum()))
 
 
 # --------------------------------------------------------------------------------------- for the planner
