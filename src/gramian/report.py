@@ -219,7 +219,7 @@ def _neighbours(series: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Figure]
 def _scatter(series: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Figure]:
     drawn = []
     for name, curve in series:
-        for moment, title in (("before", f"before ({curve['start_name']})"), ("after", "after")):
+        for moment, start in (("before", f", at the start ({curve['start_name']})"), ("after", "")):
 
             def draw(axes: Any, curve: Mapping[str, Any] = curve, moment: str = moment) -> None:
                 import matplotlib
@@ -234,8 +234,8 @@ def _scatter(series: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Figure]:
                 if len(curve["classes"]) <= MANY_CLASSES:
                     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
 
-            caption = f"{len(curve['codes']):,} training rows, coloured by class, {title} the fit."
-            drawn.append(Figure(f"{name}: {title}", _svg(draw, f"scatter-{name}-{moment}"), caption))
+            caption = f"{len(curve['codes']):,} training rows, coloured by class, {moment} the fit{start}."
+            drawn.append(Figure(f"{name}: {moment}", _svg(draw, f"scatter-{name}-{moment}"), caption))
     return drawn
 
 
