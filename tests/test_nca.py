@@ -17,6 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from gramian import cluster, engine, nca
 from gramian.blocks import ArraySpec
+from gramian.curves import neighbourhoods
 from gramian.errors import GramianWarning, InputError, InputTypeError
 from gramian.models import load_model, save_model
 from gramian.nca import NeighborhoodComponentsAnalysis
@@ -371,3 +372,30 @@ def test_bad_input_is_told_in_one_line(name):
         NeighborhoodComponentsAnalysis(**parameters).fit(X, y)
     assert "\n" not in str(error.value)
     assert ";" in str(error.value)
+
+
+# ------------------------------------------------------------------------------------- what it has to show
+
+
+def test_curves_tell_the_objective_and_the_neighbours_before_and_after():
+    X, y = classes_of()
+    model = NeighborhoodComponentsAnalysis(2, init="pca", random_state=0).fit(X, y)
+    found = neighbourhoods(model, X, y)
+    assert_allclose(found["objective"]["value"], model.objective_history_ / len(X))
+    assert found["objective"]["iteration"] == list(range(model.n_iter_ + 1))
+    assert found["neighbours"]["start"] < found["neighbours"]["end"]
+    assert_allclose(found["neighbours"]["end"], nearest_accuracy(model.transform(X), y))
+    assert_allclose(found["scatter"]["after"], model.transform(X))
+    assert_allclose(found["scatter"]["before"], X @ model.start_.T)
+    three = NeighborhoodComponentsAnalysis(3, init="pca", max_iter=2).fit(X, y)
+    assert "scatter" not in neighbourhoods(three, X, y)
+    assert neighbourhoods(PCA().fit(X), X, y) == {}
+
+
+def nearest_accuracy(points, y):
+    distances = ((points[:, None] - points) ** 2).sum(axis=2)
+    np.fill_diagonal(distances, np.inf)
+    votes = y[np.argsort(distances, axis=1)[:, :3]]
+    return np.mean(
+        [np.bincount(row, minlength=3).argmax() == label for row, label in zip(votes, y, strict=True)]
+    )
