@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gramian.blocks import DRIVER_BASE, TARGET, WORKER_BASE, ArraySpec, Grid, Plan, Step
+from gramian.blocks import DRIVER_BASE, TARGET, WORKER_BASE, ArraySpec, Grid, Plan, Step, duration_text
 from gramian.errors import InputError, PlanError
 
 sizes = st.integers(0, 5000)
@@ -89,3 +89,10 @@ def test_plan_above_the_limit_of_a_worker_is_refused() -> None:
     with pytest.raises(PlanError, match="a worker needs"):
         plan.check(workers=2, threads=1, worker_limit=700 << 20)
     plan.check(workers=2, threads=1, worker_limit=900 << 20)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.5, "0.5 s"), (59, "59 s"), (90, "1.5 min"), (5000, "1.4 h"), (2e5, "2.3 days")]
+)
+def test_times_are_told_in_their_unit(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text

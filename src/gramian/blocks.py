@@ -130,6 +130,7 @@ class Step:
     task_bytes: int = 0  # peak of one task, input, output and scratch
     driver_bytes: int = 0  # peak in the driver
     result_bytes: int = 0  # what one task sends to the driver
+    seconds: float = 0.0  # of one thread, where measured rates are known
 
 
 # Measured resident sizes of a process that has imported all that a task needs and compiled its kernels.
@@ -145,6 +146,15 @@ def size_text(size: float) -> str:
             return f"{size:.3g} {unit}" if abs(size) < 100 else f"{size:.0f} {unit}"
         size /= 1024
     return f"{size:.3g} TiB"
+
+
+def duration_text(seconds: float) -> str:
+    """A time for people, to two digits: ``duration_text(5000) == '1.4 h'``."""
+    for unit, size in (("s", 60), ("min", 60), ("h", 24)):
+        if seconds < size:
+            return f"{seconds:.2g} {unit}"
+        seconds /= size
+    return f"{seconds:.2g} days"
 
 
 @dataclass(frozen=True)
@@ -180,6 +190,11 @@ class Plan:
     @property
     def flops(self) -> float:
         return sum(step.flops for step in self.steps)
+
+    @property
+    def seconds(self) -> float:
+        """Of one thread, as far as it is known; rates were measured on a core with AVX-512."""
+        return sum(step.seconds for step in self.steps)
 
     def prefixed(self, stage: str) -> Plan:
         """The same steps under the name of a stage."""
@@ -240,6 +255,7 @@ class Plan:
                 "written": size_text(step.written),
                 "files": f"{step.files:,}",
                 "operations": f"{step.flops:.2g}",
+                "thread time": duration_text(step.seconds) if step.seconds else "–",
                 "task memory": size_text(step.task_bytes),
             }
             for step in self.steps

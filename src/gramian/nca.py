@@ -37,6 +37,7 @@ from gramian.kernels.neighbours import (
     neighbour_flops,
     neighbour_log_sums,
     neighbour_scratch,
+    neighbour_seconds,
     neighbour_terms,
     pack_points,
     shifted_laplacian,
@@ -189,9 +190,11 @@ def pair_step(n_rows: int, c: int, dtype: np.dtype[Any], tasks: int) -> Step:
     """One pass over all pairs of rows, or over all columns for some rows."""
     points = n_rows * (c + 1) * dtype.itemsize
     result = 8 * n_rows * (c + 2)
+    pairs = n_rows * (n_rows - 1) / 2
     return Step(
         "neighbours",
         tasks,
+        seconds=pairs * neighbour_seconds((c,), dtype) / 2,
         flops=neighbour_flops((c,)) * n_rows * (n_rows - 1) / 4,
         task_bytes=points + 2 * BLOCK * neighbour_scratch((c,), dtype) + result,
         driver_bytes=2 * points + 4 * result,
@@ -201,7 +204,8 @@ def pair_step(n_rows: int, c: int, dtype: np.dtype[Any], tasks: int) -> Step:
 
 def _times(step: Step, count: int) -> Step:
     """So many of them, one after the other."""
-    grown = {name: count * getattr(step, name) for name in ("tasks", "read", "written", "files", "flops")}
+    names = ("tasks", "read", "written", "files", "flops", "seconds")
+    grown = {name: count * getattr(step, name) for name in names}
     return replace(step, **grown)
 
 
@@ -818,11 +822,17 @@ class NeighborhoodComponentsAnalysis(
         if settings.solver == "minibatch":
             kept = 4 * settings.n_references * d * dtype.itemsize + 2 * n_rows * (c + 1) * 8
             flops = n_rows * settings.n_references * neighbour_flops((c,)) + 2.0 * n_rows * c * d
+            rate = neighbour_seconds((c,), dtype)
             batches = Step(
                 "epochs",
                 settings.max_iter,
                 read=settings.max_iter * spec.nbytes,
                 flops=settings.max_iter * flops,
+                seconds=settings.max_iter
+                * n_rows
+                * settings.n_references
+                * 3
+                * neighbour_seconds((c,), dtype),
                 driver_bytes=kept + 64 * settings.batch_size * d,
             )
             return Plan((start, batches, points))

@@ -182,6 +182,7 @@ class Outline:
             "read_bytes": self.plan.read,
             "written_bytes": self.plan.written,
             "files": self.plan.files,
+            "seconds": self.plan.seconds / (max(1, place.workers) * place.threads),
             "workers": place.workers,
             "threads": place.threads,
             "driver_bytes": self.plan.driver_bytes(max(1, place.workers) * place.threads),
