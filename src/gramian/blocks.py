@@ -255,7 +255,7 @@ class Plan:
                 "written": size_text(step.written),
                 "files": f"{step.files:,}",
                 "operations": f"{step.flops:.2g}",
-                "thread time": duration_text(step.seconds) if step.seconds else "–",
+                "time": duration_text(step.seconds) if step.seconds else "–",
                 "task memory": size_text(step.task_bytes),
             }
             for step in self.steps

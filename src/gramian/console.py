@@ -94,9 +94,8 @@ def print_plan(found: pipeline.Outline, as_json: bool) -> None:
         f"{size_text(facts['driver_bytes'])} in the driver, {workers}"
     )
     if facts["seconds"]:
-        print(
-            f"about {duration_text(facts['seconds'])} of computing with AVX-512, twice to five times that without"
-        )
+        time = duration_text(facts["seconds"])
+        print(f"about {time} of computing with AVX-512, two to five times that without")
 
 
 def print_outcome(outcome: pipeline.Outcome, job: Job, display: Display, as_json: bool) -> None:

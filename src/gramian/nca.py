@@ -828,11 +828,7 @@ class NeighborhoodComponentsAnalysis(
                 settings.max_iter,
                 read=settings.max_iter * spec.nbytes,
                 flops=settings.max_iter * flops,
-                seconds=settings.max_iter
-                * n_rows
-                * settings.n_references
-                * 3
-                * neighbour_seconds((c,), dtype),
+                seconds=3.0 * settings.max_iter * n_rows * settings.n_references * rate,
                 driver_bytes=kept + 64 * settings.batch_size * d,
             )
             return Plan((start, batches, points))
