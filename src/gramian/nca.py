@@ -192,7 +192,7 @@ def pair_step(n_rows: int, c: int, dtype: np.dtype[Any], tasks: int) -> Step:
     result = 8 * n_rows * (c + 2)
     pairs = n_rows * (n_rows - 1) / 2
     return Step(
-        "neighbours",
+        "pairs",
         tasks,
         seconds=pairs * neighbour_seconds((c,), dtype) / 2,
         flops=neighbour_flops((c,)) * n_rows * (n_rows - 1) / 4,
