@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
+from gramian.blocks import Grid
 from gramian.errors import GramianError, GramianWarning, InputError, StoreError
 from gramian.ingest import arrays, ingest, inspect, tables, writing
 from gramian.ingest.coding import Codes
 from gramian.ingest.rows import reblock
 from gramian.ingest.spans import Span
 from gramian.ingest.splitting import GroupSplit, RowSplit
-from gramian.store.layout import open_dataset
+from gramian.store.layout import create_array, create_store, open_dataset
 from gramian.store.run import Run
 
 
@@ -834,6 +835,23 @@ def test_inspect_compares_an_output_with_its_records(tmp_path: Path) -> None:
         "result": "ok",
         "found": "1 of 1 blocks",
     }
+
+
+@pytest.mark.parametrize("names", [["ape", "bee"], None])
+def test_inspect_counts_the_classes_of_predictions(tmp_path: Path, names: list[str] | None) -> None:
+    group = create_store(tmp_path / "p.zarr", "predictions")
+    attrs = {} if names is None else {"classes": names}
+    create_array(group, "predictions", (5,), np.int64, (Grid(5, 5),), attrs)[:] = [1, 0, 1, 1, 0]
+    found = inspect(tmp_path / "p.zarr")
+    counted = [check.found for check in found.checks if check.name == "classes"]
+    assert counted == ([] if names is None else ["ape 2, bee 3"])
+    assert open_dataset(tmp_path / "p.zarr").classes == names
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, 20])
+def test_a_split_is_a_share(tmp_path: Path, share: float) -> None:
+    with pytest.raises(InputError, match=f"split is {share}; give a share between 0 and 1"):
+        ingest(regression(), tmp_path / "d.zarr", split=share)
 
 
 def test_inspect_facts_are_json(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def ingest(
     if gray is not None:
         boolean(gray, "gray")
     options = Options(subspaces, rank, energy, group_by, labels, target, gray, size, center, on_deficient)
-    if split is not None and real(split, "split", strict=True) >= 1:
+    if split is not None and not 0 < real(split, "split") < 1:
         raise InputError(f"split is {split}", "give a share between 0 and 1")
     dest = os.fspath(dest)
     try:
