@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from gramian import cli, console, open_dataset
+from gramian.gram import KERNELS
 from gramian.ingest import ingest
+from gramian.kinds import FEATURES, MODELS
 
 HERE = ("--workers", "0", "--threads", "2")
 
@@ -72,6 +74,11 @@ def test_every_command_teaches_by_an_example(call, name):
     code, out, _ = call(name, "--help")
     assert code == 0
     assert re.search(rf"^\s*gramian {name} ", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("command", "table"), [("featurize", FEATURES), ("fit", MODELS), ("gram", KERNELS)])
+def test_help_lists_every_kind(call, command, table):
+    assert ", ".join(table) in " ".join(call(command, "--help")[1].replace("│", " ").split())
 
 
 def test_no_words_are_a_question_for_help(call):
