@@ -837,6 +837,48 @@ def test_inspect_compares_an_output_with_its_records(tmp_path: Path) -> None:
     }
 
 
+def table_of_two_sites() -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "a": np.arange(6.0),
+            "site": ["x", "y"] * 3,
+            "b": np.arange(6) ** 2,
+            "price": np.arange(6.0) + 1,
+            "rent": np.arange(6.0) + 2,
+        }
+    )
+
+
+def test_a_frame_gives_what_its_csv_gives(tmp_path: Path) -> None:
+    table = table_of_two_sites()
+    table.to_csv(tmp_path / "t.csv", index=False)
+    for more in ({"labels": "site"}, {"group_by": "site"}):
+        how = {"target": ["price", "rent"], "split": 0.5, **more}
+        one, other = (
+            ingest(source, tmp_path / f"{name}.zarr", force=True, **how)
+            for name, source in (("frame", table), ("csv", tmp_path / "t.csv"))
+        )
+        assert list(one.arrays) == list(other.arrays)
+        assert one.classes == other.classes
+        for name, array in one.arrays.items():
+            np.testing.assert_array_equal(array[:], other.arrays[name][:])
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (
+            {"target": "cost", "labels": "site"},
+            "no column 'cost' for the target; give one of a, site, b",
+        ),
+        ({"target": "price"}, "column 'site' holds .*, not numbers; encode it"),
+    ],
+)
+def test_a_frame_without_what_is_wanted(tmp_path: Path, how: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ingest(table_of_two_sites(), tmp_path / "d.zarr", **how)
+
+
 @pytest.mark.parametrize("names", [["ape", "bee"], None])
 def test_inspect_counts_the_classes_of_predictions(tmp_path: Path, names: list[str] | None) -> None:
     group = create_store(tmp_path / "p.zarr", "predictions")

@@ -50,11 +50,11 @@ def ingest(
 
     Parameters
     ----------
-    source : path, array, or mapping of str to array
+    source : path, array, mapping of str to array, or frame
         - ``.npy``, ``.npz``, or arrays in memory: under the names of the store's arrays, or ``X`` (2-D:
           covariates, 3-D: subspaces) and ``y`` (floats: target; integers, strings: labels).
-        - CSV with a header, or Parquet: a file, a folder or a glob, in sorted order. Columns without a role
-          are covariates.
+        - CSV with a header, or Parquet: a file, a folder or a glob, in sorted order; or a frame of
+          pandas. Columns without a role are covariates.
         - A folder of images: one subspace for each group of images.
         - A Zarr array or group, v2 or v3, in any chunks, with names as above; also as a URL.
     dest : path
