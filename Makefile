@@ -59,6 +59,7 @@ $(READY): $(PINS) pyproject.toml
 .PHONY: demo
 demo: $(READY)  ## Run the main job on real data, with a report at the end (runs/demo)
 	$(BIN)/gramian demo $(ARGS)
+	@command -v gramian >/dev/null || echo "before that: source $(BIN)/activate"
 
 .PHONY: test
 test: $(READY)  ## Run the tests

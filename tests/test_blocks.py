@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from gramian.blocks import DRIVER_BASE, TARGET, WORKER_BASE, ArraySpec, Grid, Plan, Step, duration_text
 from gramian.errors import InputError, PlanError
+from gramian.job import parse_size
 
 sizes = st.integers(0, 5000)
 
@@ -82,6 +85,15 @@ def test_plan_that_does_not_fit_says_needed_allowed_and_remedy() -> None:
     with pytest.raises(PlanError, match=r"needs .* GiB .*allowed are 1 GiB; raise the limit to") as error:
         plan.check(workers=2, threads=1, max_memory=1 << 30)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("size", [1, (1 << 30) - 1, 1 << 30, (1 << 30) + 1, 1_120_000_001, 987_654_321_987])
+def test_the_limit_that_a_plan_asks_for_is_enough(size: int) -> None:
+    plan = Plan((Step("a", 1, task_bytes=size),))
+    with pytest.raises(PlanError) as error:
+        plan.check(workers=2, threads=1, max_memory=1)
+    (asked,) = re.findall(r"raise the limit to (.*?),", str(error.value))
+    plan.check(workers=2, threads=1, max_memory=parse_size(asked, "max_memory"))
 
 
 def test_plan_above_the_limit_of_a_worker_is_refused() -> None:

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from gramian import cli, console, open_dataset
+from gramian.gram import KERNELS
 from gramian.ingest import ingest
+from gramian.kinds import FEATURES, MODELS
 
 HERE = ("--workers", "0", "--threads", "2")
 
@@ -72,6 +74,11 @@ def test_every_command_teaches_by_an_example(call, name):
     code, out, _ = call(name, "--help")
     assert code == 0
     assert re.search(rf"^\s*gramian {name} ", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("command", "table"), [("featurize", FEATURES), ("fit", MODELS), ("gram", KERNELS)])
+def test_help_lists_every_kind(call, command, table):
+    assert ", ".join(table) in " ".join(call(command, "--help")[1].replace("│", " ").split())
 
 
 def test_no_words_are_a_question_for_help(call):
@@ -311,7 +318,7 @@ def test_verify_prints_exactly_the_bad_chunks(model, call):
     chunk.unlink()
     code, out, err = call("verify", "model.zarr")
     assert (code, out) == (1, "coef_ c/0 missing\n")
-    assert re.fullmatch(r"error: 1 bad blocks in model.zarr\nremedy: .*--resume.*\n", err)
+    assert re.fullmatch(r"error: 1 bad block\(s\) in model.zarr\nremedy: .*--resume.*\n", err)
 
 
 def test_resume_mends_and_says_so(model, call):
@@ -339,6 +346,25 @@ def test_inspect_prints_arrays_and_checks(data, call):
     code, out, _ = call("inspect", "data.zarr")
     assert code == 0
     assert all(word in out for word in ("covariates", "80 x 3", "finite"))
+
+
+def test_inspect_names_the_estimators_of_a_model_and_cuts_nothing(data, call):
+    call("featurize", "data.zarr", "--features", "hal", "--out", "features.zarr", *HERE)
+    call("fit", "features.zarr", "--model", "ridge", "--out", "model.zarr", *HERE)
+    code, out, _ = call("inspect", "model.zarr")
+    assert code == 0
+    assert out.startswith("model.zarr: model, estimator HALPrincipalComponents, BlockwiseRidge, bytes")
+    assert len(re.findall(r"(?m)^param-steps-0-1/explained_variance_ratio_ +\S", out)) == 3
+
+
+def test_what_a_fit_has_chosen_is_said(data, call):
+    err = call("fit", "data.zarr", "--model", "ridge", "--set", "alpha=0.25", "--out", "model.zarr", *HERE)[2]
+    assert re.search(r"(?m)^model.zarr: alpha 0.25, .* s$", err)
+
+
+def test_predictions_count_rows(model, call):
+    err = call("predict", "model.zarr", "data.zarr", "--out", "predictions.zarr", *HERE)[2]
+    assert re.search(r"(?m)^predictions.zarr: 80 rows, .* s$", err)
 
 
 def test_inspect_says_what_failed(data, call):

@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
+from gramian.blocks import Grid
 from gramian.errors import GramianError, GramianWarning, InputError, StoreError
 from gramian.ingest import arrays, ingest, inspect, tables, writing
 from gramian.ingest.coding import Codes
 from gramian.ingest.rows import reblock
 from gramian.ingest.spans import Span
 from gramian.ingest.splitting import GroupSplit, RowSplit
-from gramian.store.layout import open_dataset
+from gramian.store.layout import create_array, create_store, open_dataset
 from gramian.store.run import Run
 
 
@@ -834,6 +835,65 @@ def test_inspect_compares_an_output_with_its_records(tmp_path: Path) -> None:
         "result": "ok",
         "found": "1 of 1 blocks",
     }
+
+
+def table_of_two_sites() -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "a": np.arange(6.0),
+            "site": ["x", "y"] * 3,
+            "b": np.arange(6) ** 2,
+            "price": np.arange(6.0) + 1,
+            "rent": np.arange(6.0) + 2,
+        }
+    )
+
+
+def test_a_frame_gives_what_its_csv_gives(tmp_path: Path) -> None:
+    table = table_of_two_sites()
+    table.to_csv(tmp_path / "t.csv", index=False)
+    for more in ({"labels": "site"}, {"group_by": "site"}):
+        how = {"target": ["price", "rent"], "split": 0.5, **more}
+        one, other = (
+            ingest(source, tmp_path / f"{name}.zarr", force=True, **how)
+            for name, source in (("frame", table), ("csv", tmp_path / "t.csv"))
+        )
+        assert list(one.arrays) == list(other.arrays)
+        assert one.classes == other.classes
+        for name, array in one.arrays.items():
+            np.testing.assert_array_equal(array[:], other.arrays[name][:])
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (
+            {"target": "cost", "labels": "site"},
+            "no column 'cost' for the target; give one of a, site, b",
+        ),
+        ({"target": "price"}, "column 'site' holds .*, not numbers; encode it"),
+    ],
+)
+def test_a_frame_without_what_is_wanted(tmp_path: Path, how: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ingest(table_of_two_sites(), tmp_path / "d.zarr", **how)
+
+
+@pytest.mark.parametrize("names", [["ape", "bee"], None])
+def test_inspect_counts_the_classes_of_predictions(tmp_path: Path, names: list[str] | None) -> None:
+    group = create_store(tmp_path / "p.zarr", "predictions")
+    attrs = {} if names is None else {"classes": names}
+    create_array(group, "predictions", (5,), np.int64, (Grid(5, 5),), attrs)[:] = [1, 0, 1, 1, 0]
+    found = inspect(tmp_path / "p.zarr")
+    counted = [check.found for check in found.checks if check.name == "classes"]
+    assert counted == ([] if names is None else ["ape 2, bee 3"])
+    assert open_dataset(tmp_path / "p.zarr").classes == names
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, 20])
+def test_a_split_is_a_share(tmp_path: Path, share: float) -> None:
+    with pytest.raises(InputError, match=f"split is {share}; give a share between 0 and 1"):
+        ingest(regression(), tmp_path / "d.zarr", split=share)
 
 
 def test_inspect_facts_are_json(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import zarr
 from sklearn.metrics import r2_score
 
-from gramian import cluster, load_model, open_dataset, pipeline, sources
+from gramian import BlockwiseRidgeClassifier, cluster, load_model, open_dataset, pipeline, save_model, sources
 from gramian.blocks import DRIVER_BASE, Plan, Step
 from gramian.errors import InputError, PlanError, RunError, StoreError
 from gramian.ingest import ingest
@@ -236,6 +236,47 @@ def test_classes_are_known_by_their_names(tmp_path):
     predicted = open_dataset(tmp_path / "p.zarr").predictions
     found = np.array(predicted.attrs["classes"])[predicted[:]]
     np.testing.assert_array_equal(found, names[codes > 0])
+
+
+NAMINGS = {  # what a classifier is fitted to in Python, and its name for each of the store's classes 3, 5, 7
+    "numbers of the classes": (np.array([0, 1, 2]), [3, 5, 7]),
+    "classes": (np.array([3, 5, 7]), [3, 5, 7]),
+    "floats": (np.array([3.0, 5.0, 7.0]), [3, 5, 7]),
+    "names": (np.array(["ape", "bee", "cat"]), ["ape", "bee", "cat"]),
+}
+
+
+def one_per_class(random, path, names):
+    """Rows of three classes that a line tells apart, in a store, and the number of the class of each."""
+    codes = random.integers(0, 3, 60)
+    X = np.eye(3)[codes] + 0.1 * random.standard_normal((60, 3))
+    ingest({"X": X, "labels": np.array(names)[codes]}, path)
+    return X, codes
+
+
+@pytest.mark.parametrize("naming", NAMINGS)
+def test_a_classifier_fitted_in_python_knows_the_classes_of_a_store(naming, tmp_path):
+    learned, names = NAMINGS[naming]
+    X, codes = one_per_class(np.random.default_rng(3), tmp_path / "d.zarr", names)
+    save_model(BlockwiseRidgeClassifier(alpha=1.0).fit(X, learned[codes]), tmp_path / "m.zarr")
+    (record,) = run_one("evaluate", tmp_path / "d.zarr", tmp_path / "m.zarr").records
+    assert record["results"]["accuracy"] == 1
+    run_one("predict", tmp_path / "d.zarr", tmp_path / "m.zarr", tmp_path / "p.zarr")
+    predicted = open_dataset(tmp_path / "p.zarr")
+    found = predicted.predictions[:]
+    np.testing.assert_array_equal(
+        found if predicted.classes is None else np.array(predicted.classes)[found], learned[codes]
+    )
+
+
+def test_a_store_of_other_classes_is_not_scored(tmp_path):
+    X, codes = one_per_class(np.random.default_rng(4), tmp_path / "d.zarr", ["ape", "bee", "cat"])
+    model = BlockwiseRidgeClassifier(alpha=1.0).fit(X, np.array(["x", "y", "z"])[codes])
+    save_model(model, tmp_path / "m.zarr")
+    with pytest.raises(
+        InputError, match=r"classes \['ape', 'bee', 'cat'\], .* knows \['x', 'y', 'z'\]; give"
+    ):
+        run_one("evaluate", tmp_path / "d.zarr", tmp_path / "m.zarr")
 
 
 def test_sign_features_are_packed_unless_told_otherwise(classes, tmp_path):

@@ -25,6 +25,7 @@ from gramian import (
 from gramian.errors import GramianWarning, InputError, InputTypeError, StoreError
 from gramian.ingest import ingest
 from gramian.kernels import hal_kernel, projection_kernel
+from gramian.store.layout import Dataset
 
 N = 40
 X = np.random.default_rng(0).random((N, 3))
@@ -93,6 +94,11 @@ BAD_ROWS = {
     "sparse": (sparse(), InputTypeError, "Sparse data"),
     "ragged": ([[1, 2], [3]], InputError, "setting an array element with a sequence"),
     "a path": ("rows.zarr", InputTypeError, "X is the path 'rows.zarr'"),
+    "an open store": (
+        Dataset("rows.zarr", "dataset", {}),
+        InputTypeError,
+        "X is a dataset store",
+    ),
     "a group": (zarr.create_group(zarr.storage.MemoryStore()), InputTypeError, "X is a Zarr group"),
     "names of two types": (names_of_two_types(), InputTypeError, "Feature names are only supported"),
     "stored without rows": (stored(X[:0], (1, 3)), InputError, "X has shape (0, 3)"),

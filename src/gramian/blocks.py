@@ -157,6 +157,12 @@ def duration_text(seconds: float) -> str:
     return f"{seconds:.2g} days"
 
 
+def enough_text(size: int) -> str:
+    """A limit that so many bytes fit into: rounded up, ``enough_text((1 << 30) + 1) == '1.01 GiB'``."""
+    unit, name = (1 << 30, "GiB") if size >= 1 << 30 else (1 << 20, "MiB")
+    return f"{-(-100 * size // unit) / 100:.2f} {name}"
+
+
 @dataclass(frozen=True)
 class Plan:
     """What will be done before anything is submitted; plans of stages add up.
@@ -232,17 +238,17 @@ class Plan:
         worker = self.worker_bytes(threads)
         if workers and worker_limit is not None and worker > worker_limit:
             raise PlanError(
-                f"a worker needs {size_text(worker)} with {threads} threads, its limit is "
+                f"a worker needs {enough_text(worker)} with {threads} threads, its limit is "
                 f"{size_text(worker_limit)}",
-                f"raise the memory limit of a worker to {size_text(worker)} or give it fewer threads",
+                f"raise the memory limit of a worker to {enough_text(worker)} or give it fewer threads",
             )
         total = self.total_bytes(workers, threads)
         if max_memory is not None and total > max_memory:
             raise PlanError(
-                f"the plan needs {size_text(total)} "
+                f"the plan needs {enough_text(total)} "
                 f"({size_text(self.driver_bytes(max(1, workers) * threads))} in the driver, "
                 f"{workers} workers of {size_text(worker)}), allowed are {size_text(max_memory)}",
-                f"raise the limit to {size_text(total)}, or use fewer workers or threads",
+                f"raise the limit to {enough_text(total)}, or use fewer workers or threads",
             )
 
     def rows(self) -> list[dict[str, str]]:

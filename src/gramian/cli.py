@@ -22,7 +22,16 @@ import typer
 from rich.markup import escape
 
 from gramian import __version__
-from gramian.console import Display, print_json, print_outcome, print_plan, print_rows, print_table, stderr
+from gramian.console import (
+    Display,
+    named_values,
+    print_json,
+    print_outcome,
+    print_plan,
+    print_rows,
+    print_table,
+    stderr,
+)
 from gramian.errors import GramianError, GramianWarning, StoreError
 from gramian.job import (
     COMMANDS,
@@ -220,6 +229,153 @@ def _main(
 
 
 @app.command(rich_help_panel=MAKE)
+def demo(
+    out: Annotated[Path, _option("The run directory.", "Data", "--out", metavar="DIR")] = Path("runs/demo"),
+    scheduler: Annotated[
+        str | None,
+        _option(
+            "Address of a running scheduler; it must see the run directory.",
+            WHERE,
+            "--scheduler",
+            metavar="ADDRESS",
+        ),
+    ] = None,
+    progress: Annotated[bool, _option("Show progress, or be quiet.", SHOW, "--progress/--quiet")] = True,
+    debug: Debug = False,
+) -> None:
+    """Run the main job on real data that scikit-learn ships, with a report at the end: under two minutes.
+
+    gramian demo
+
+    Digits as subspaces: random features beside the exact kernel. Diabetes: HAL regression beside ridge.
+    Run it again: it resumes, or says that it is complete.
+    """
+    del debug
+    from gramian.demo import run_demo
+
+    display = Display(quiet=not progress)
+    with display.open():
+        result = run_demo(out, scheduler=scheduler, watch=display)
+    for rows in result.tables:
+        print_table(rows)
+    print(f"report: {result.page}")
+    display.say(result.advice)
+
+
+@app.command(rich_help_panel=MAKE)
+def ingest(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="npy, npz, CSV (a file or a glob), Parquet, a folder of images, Zarr.", metavar="SOURCE"
+        ),
+    ],
+    dest: Annotated[str, typer.Argument(help="The data set to make.", metavar="DEST")],
+    subspaces: Annotated[
+        bool, _option("Turn each group of rows or images into one subspace.", "Subspaces", "--subspaces")
+    ] = False,
+    rank: Annotated[
+        int | None, _option("Dimension of each subspace.", "Subspaces", "--rank", metavar="K", min=1)
+    ] = None,
+    energy: Annotated[
+        float | None,
+        _option("Or: as many dimensions as hold this part of the energy.", "Subspaces", "--energy"),
+    ] = None,
+    group_by: Annotated[
+        str | None,
+        _option(
+            "What makes a group: a folder level, a pattern or a column.",
+            "Subspaces",
+            "--group-by",
+            metavar="LEVEL|PATTERN|COL",
+        ),
+    ] = None,
+    center: Annotated[
+        bool, _option("Subtract the mean of each group first.", "Subspaces", "--center")
+    ] = False,
+    on_deficient: Annotated[
+        str,
+        _option(
+            "A group of lower rank is an error, or is dropped and counted.",
+            "Subspaces",
+            "--on-deficient",
+            metavar="error|drop",
+        ),
+    ] = "error",
+    labels: Annotated[
+        str | None,
+        _option(
+            "Where the classes are: a folder level or a column.", "Data", "--labels", metavar="LEVEL|COL"
+        ),
+    ] = None,
+    target: Annotated[
+        str | None, _option("The column to predict.", "Data", "--target", metavar="COL")
+    ] = None,
+    split: Annotated[
+        float | None,
+        _option(
+            "Part of the rows for testing; groups stay whole.",
+            "Data",
+            "--split",
+            metavar="FRACTION",
+        ),
+    ] = None,
+    random_state: Annotated[int, _option("Seed of the split.", "Data", "--random-state")] = 0,
+    gray: Annotated[
+        bool | None, _option("Read images as gray or in colour.", "Images", "--gray/--color")
+    ] = None,
+    size: Annotated[
+        str | None, _option("Scale images to this size.", "Images", "--size", metavar="HxW")
+    ] = None,
+    force: Annotated[bool, _option("Replace an existing data set.", RUN, "--force")] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Bring data into a store: subspaces or covariates, with targets, classes, groups and a split.
+
+    gramian ingest "data/part-*.csv" houses.zarr --target price --split 0.2
+
+    gramian ingest photos/ objects.zarr --rank 10 --group-by 2 --labels 1 --gray --size 32x32 --split 0.2
+
+    Columns without a role are covariates. Level 1 is the first folder below SOURCE: of photos/cat/felix/1.png
+    the class is cat and the group felix. Images are always turned into subspaces.
+    """
+    del debug
+    from gramian.ingest import ingest as bring_in
+
+    display = Display(quiet=json)
+    options = ("split", "energy", "rank", "size", "on_deficient", "random_state", "group_by", "labels")
+    with display.open(), wrong_words(options):
+        data = bring_in(
+            source,
+            dest,
+            subspaces=subspaces,
+            rank=rank,
+            energy=energy,
+            group_by=_level(group_by),
+            labels=_level(labels),
+            target=target,
+            gray=gray,
+            size=size,
+            center=center,
+            on_deficient=on_deficient,
+            split=split,
+            random_state=random_state,
+            force=force,
+            on_progress=lambda seen: display.progress(seen.name, seen.done, seen.total),
+        )
+    if json:
+        print_json({"store": dest, "kind": data.kind, "rows": data.rows, "arrays": list(data.arrays)})
+    else:
+        stderr.print(escape(repr(data)), soft_wrap=True)
+
+
+def _level(text: str | None) -> int | str | None:
+    """A number counts folders; anything else is a pattern or a column."""
+    return int(text) if text is not None and text.isdecimal() else text
+
+
+@app.command(rich_help_panel=MAKE)
 @computes
 def featurize(
     store: Store,
@@ -361,116 +517,9 @@ def plan(
     _execute(read_job(job), Options(plan=True, json=json, debug=debug))
 
 
-@app.command(rich_help_panel=MAKE)
-def ingest(
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="npy, npz, CSV (a file or a glob), Parquet, a folder of images, Zarr.", metavar="SOURCE"
-        ),
-    ],
-    dest: Annotated[str, typer.Argument(help="The data set to make.", metavar="DEST")],
-    subspaces: Annotated[
-        bool, _option("Turn each group of rows or images into one subspace.", "Subspaces", "--subspaces")
-    ] = False,
-    rank: Annotated[
-        int | None, _option("Dimension of each subspace.", "Subspaces", "--rank", metavar="K", min=1)
-    ] = None,
-    energy: Annotated[
-        float | None,
-        _option("Or: as many dimensions as hold this part of the energy.", "Subspaces", "--energy"),
-    ] = None,
-    group_by: Annotated[
-        str | None,
-        _option(
-            "What makes a group: a folder level, a pattern or a column.",
-            "Subspaces",
-            "--group-by",
-            metavar="LEVEL|PATTERN|COL",
-        ),
-    ] = None,
-    center: Annotated[
-        bool, _option("Subtract the mean of each group first.", "Subspaces", "--center")
-    ] = False,
-    on_deficient: Annotated[
-        str,
-        _option(
-            "A group of lower rank is an error, or is dropped and counted.",
-            "Subspaces",
-            "--on-deficient",
-            metavar="error|drop",
-        ),
-    ] = "error",
-    labels: Annotated[
-        str | None,
-        _option(
-            "Where the classes are: a folder level or a column.", "Data", "--labels", metavar="LEVEL|COL"
-        ),
-    ] = None,
-    target: Annotated[
-        str | None, _option("The column to predict.", "Data", "--target", metavar="COL")
-    ] = None,
-    split: Annotated[
-        float | None,
-        _option("Part of the rows for testing; groups stay whole.", "Data", "--split", metavar="FRACTION"),
-    ] = None,
-    random_state: Annotated[int, _option("Seed of the split.", "Data", "--random-state")] = 0,
-    gray: Annotated[
-        bool | None, _option("Read images as gray or in colour.", "Images", "--gray/--color")
-    ] = None,
-    size: Annotated[
-        str | None, _option("Scale images to this size.", "Images", "--size", metavar="HxW")
-    ] = None,
-    force: Annotated[bool, _option("Replace an existing data set.", RUN, "--force")] = False,
-    json: Json = False,
-    debug: Debug = False,
-) -> None:
-    """Bring data into a store: subspaces or covariates, with targets, classes, groups and a split.
-
-    gramian ingest "data/part-*.csv" houses.zarr --target price --split 0.2
-
-    gramian ingest photos/ objects.zarr --rank 10 --group-by 2 --labels 1 --gray --size 32x32
-    """
-    del debug
-    from gramian.ingest import ingest as bring_in
-
-    display = Display(quiet=json)
-    options = ("split", "energy", "rank", "size", "on_deficient", "random_state", "group_by", "labels")
-    with display.open(), wrong_words(options):
-        data = bring_in(
-            source,
-            dest,
-            subspaces=subspaces,
-            rank=rank,
-            energy=energy,
-            group_by=_level(group_by),
-            labels=_level(labels),
-            target=target,
-            gray=gray,
-            size=size,
-            center=center,
-            on_deficient=on_deficient,
-            split=split,
-            random_state=random_state,
-            force=force,
-            on_progress=lambda seen: display.progress(seen.name, seen.done, seen.total),
-        )
-    if json:
-        print_json({"store": dest, "kind": data.kind, "rows": data.rows, "arrays": list(data.arrays)})
-    else:
-        stderr.print(escape(repr(data)), soft_wrap=True)
-
-
-def _level(text: str | None) -> int | str | None:
-    """A number counts folders; anything else is a pattern or a column."""
-    return int(text) if text is not None and text.isdecimal() else text
-
-
 @app.command("inspect", rich_help_panel=LOOK)
 def inspect_(
-    store: Annotated[
-        str, typer.Argument(help="A store made here, or any Zarr array or group.", metavar="STORE")
-    ],
+    store: Annotated[str, typer.Argument(help="A data set, or what a command has made.", metavar="STORE")],
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -485,8 +534,7 @@ def inspect_(
     if json:
         print_json(found.facts())
     else:
-        figures = ", ".join(f"{name} {value}" for name, value in found.figures.items())
-        print(f"{found.path}: {found.kind}, {figures}")
+        print(f"{found.path}: {found.kind}, {', '.join(named_values(found.figures))}")
         print_rows(found.rows())
         print_rows(found.check_rows())
     failed = [check for check in found.checks if not check.passed]
@@ -521,7 +569,7 @@ def verify(
             print(f"{item.label} {item.key} {item.state}")
     if bad:
         raise StoreError(
-            f"{len(bad)} bad blocks in {target}", "give --resume to the command that made it: it mends them"
+            f"{len(bad)} bad block(s) in {target}", "give --resume to the command that made it: it mends them"
         )
     if not json:
         stderr.print("every recorded block is as it was written")
@@ -544,40 +592,6 @@ def report(
 
     root, _ = find_run(target)
     print(write_report(root))
-
-
-@app.command(rich_help_panel=MAKE)
-def demo(
-    out: Annotated[Path, _option("The run directory.", "Data", "--out", metavar="DIR")] = Path("runs/demo"),
-    scheduler: Annotated[
-        str | None,
-        _option(
-            "Address of a running scheduler; it must see the run directory.",
-            WHERE,
-            "--scheduler",
-            metavar="ADDRESS",
-        ),
-    ] = None,
-    progress: Annotated[bool, _option("Show progress, or be quiet.", SHOW, "--progress/--quiet")] = True,
-    debug: Debug = False,
-) -> None:
-    """Run the main job on real data that scikit-learn ships, with a report at the end: under two minutes.
-
-    gramian demo
-
-    Digits as subspaces: random features beside the exact kernel. Diabetes: HAL regression beside ridge.
-    Run it again: it resumes, or says that it is complete.
-    """
-    del debug
-    from gramian.demo import run_demo
-
-    display = Display(quiet=not progress)
-    with display.open():
-        result = run_demo(out, scheduler=scheduler, watch=display)
-    for rows in result.tables:
-        print_table(rows)
-    print(f"report: {result.page}")
-    display.say(result.advice)
 
 
 @app.command(rich_help_panel=LOOK)

@@ -19,6 +19,7 @@ from gramian.job import Job, json_text
 if TYPE_CHECKING:  # what computes is imported where it is used: help and health checks answer at once
     from gramian import pipeline
 
+WIDEST = 1000  # columns of a table where no terminal ends its lines
 SECONDS_BETWEEN_LINES = 10.0  # of progress where no terminal shows bars
 
 stderr = Console(stderr=True, highlight=False)
@@ -122,12 +123,10 @@ def print_outcome(outcome: pipeline.Outcome, job: Job, display: Display, as_json
 
 def _print_results(record: dict[str, Any], job: Job, display: Display) -> None:
     """Scores on stdout, they are what was asked for; a summary of anything else on stderr."""
-    shape = " x ".join(f"{size:,}" for size in record.get("shape", ()))
-    results = [shape] if shape else []
-    results += [
-        f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in record.get("results", {}).items()
-    ]
+    shape = record.get("shape", ())
+    results = [f"{shape[0]:,} rows" if len(shape) == 1 else " x ".join(f"{size:,}" for size in shape)]
+    results = results if shape else []
+    results += named_values({**record.get("choices", {}), **record.get("results", {})})
     prefix = f"{record['stage']} " if len(job.stages) > 1 else ""
     stage = job.stage(record["stage"])
     if record["command"] == "evaluate":
@@ -135,6 +134,12 @@ def _print_results(record: dict[str, Any], job: Job, display: Display) -> None:
     else:
         took = f"{record['seconds']:.1f} s"
         display.say(f"{prefix}{'' if stage is None else stage.out}: {', '.join([*results, took])}")
+
+
+def named_values(facts: dict[str, Any]) -> list[str]:
+    """Each name before its value: whole numbers in groups of three digits, others to six digits."""
+    formats = {int: ",", float: ".6g"}
+    return [f"{name} {format(value, formats.get(type(value), ''))}" for name, value in facts.items()]
 
 
 def print_rows(rows: list[dict[str, str]]) -> None:
@@ -147,7 +152,7 @@ def print_table(facts: dict[str, Any]) -> None:
     """A title, columns and rows; numbers to three decimals."""
     table = Table(title=facts["title"] or None, title_justify="left", box=None, pad_edge=False)
     for place, column in enumerate(facts["columns"]):
-        table.add_column(column, justify="left" if place == 0 else "right")
+        table.add_column(column, justify="left" if place == 0 else "right", overflow="fold")
     for row in facts["rows"]:
         table.add_row(*(escape(f"{value:.3f}" if isinstance(value, float) else str(value)) for value in row))
-    stdout.print(table, soft_wrap=False)
+    (stdout if stdout.is_terminal else Console(width=WIDEST)).print(table, soft_wrap=False)

@@ -134,6 +134,15 @@ def session(
     stage : str
         Prefix of the names in the records. Estimators that share a run need a stage each: of two sums of
         one name that differ in their data or parameters, the run keeps the later.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import gramian
+    >>> X = np.random.default_rng(0).random((50, 2))
+    >>> with tempfile.TemporaryDirectory() as folder, gramian.session(f"{folder}/run", max_memory=1 << 30):
+    ...     model = gramian.BlockwiseRidge(alpha=1.0).fit(X, X[:, 0])  # the next time from the records
     """
     with ExitStack() as stack:
         if isinstance(run, (str, Path)):

@@ -23,6 +23,7 @@ from sklearn.utils.validation import _check_feature_names, check_array, check_is
 from gramian.engine import as_array, spec_of
 from gramian.errors import GramianError, InputError, InputTypeError
 from gramian.sources import is_stored, loaded
+from gramian.store.layout import Dataset
 from gramian.validation import finite, refuse_masked, refuse_no_weight, shown, weights_block
 
 FLOATS = [np.float64, np.float32]
@@ -197,9 +198,9 @@ def refuse_unreadable(array: Any, name: str) -> None:
     Raises
     ------
     InputTypeError
-        For these, and for a path.
+        For these, for a path and for an open store.
     """
-    if isinstance(array, (str, Path, zarr.Group)):
+    if isinstance(array, (str, Path, zarr.Group, Dataset)):
         as_array(array, name)  # says how to open it
     if getattr(getattr(array, "dtype", None), "kind", "f") in "SUTMm":
         raise InputTypeError(f"{name} has the type {array.dtype}", "give real numbers, as float32 or float64")

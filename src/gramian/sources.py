@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from gramian.blocks import ArraySpec, Grid
 from gramian.errors import InputError, InputTypeError, StoreError
-from gramian.store.layout import create_array
+from gramian.store.layout import Dataset, create_array
 from gramian.store.writer import checksum, first_missing, reading, write_block
 from gramian.validation import numpy_array, refuse_masked
 
@@ -93,7 +93,7 @@ def as_array(array: Any, name: str = "X") -> Any:
     Raises
     ------
     InputTypeError
-        For a path, a sparse matrix or an array of Python objects.
+        For a path, an open store, a sparse matrix or an array of Python objects.
     InputError
         For a Dask array whose chunk sizes are unknown.
     """
@@ -105,6 +105,11 @@ def as_array(array: Any, name: str = "X") -> Any:
     if isinstance(array, zarr.Group):
         raise InputTypeError(
             f"{name} is a Zarr group, not an array", "name one of its arrays, such as group['covariates']"
+        )
+    if isinstance(array, Dataset):
+        raise InputTypeError(
+            f"{name} is a {array.kind} store of several arrays",
+            f"name one of them, such as data.{next(iter(array.arrays), 'covariates')}",
         )
     refuse_masked(array, name)
     if isinstance(array, (np.ndarray, zarr.Array, Raw, Selected)):

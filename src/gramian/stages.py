@@ -10,7 +10,7 @@ import inspect
 import json
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -46,7 +46,7 @@ from gramian.store.manifest import fingerprint
 from gramian.store.run import Run
 from gramian.store.writer import block_grid, check_block
 from gramian.streams import seed_of
-from gramian.validation import refuse_no_weight
+from gramian.validation import refuse_no_weight, shown
 from gramian.views import Fitted, Source, View, parts
 
 Session = Callable[[str], AbstractContextManager[None]]
@@ -340,7 +340,9 @@ class Gram(Action):
                     f"set one of {', '.join(kernel.parameters)}" if kernel.parameters else "leave it out",
                 )
         self.kernel = kernel
-        self.name = self.view.first((kernel.reads,), f"the {stage.what} kernel is one of {kernel.reads}")
+        self.name = self.view.first(
+            (kernel.reads,), f"the {stage.what} kernel reads {kernel.reads}, give a store that has them"
+        )
         if self.kernel.reads == "features" and not self.view.source.n_bits:
             raise InputError(f"{stage.store} has features that are not packed", "make sign features, packed")
 
@@ -461,7 +463,7 @@ class Use(Action):
         estimator, before = self.model.estimator, self.model.map
         if before is None:
             reads = kind_of(estimator).reads
-            return self.view.first(reads, f"the model was made of {' or '.join(reads)}"), False
+            return self.view.first(reads, "give a store of what the model was made of"), False
         if self.view.has("features"):
             if not self.model.promised:
                 self._check_map(before, self.view.source.map)
@@ -627,7 +629,7 @@ def _class_scores(stage: Evaluate, model: Fitted, X: Any, sides: list[Any]) -> d
     """The part of the rows whose class is right, and the mean log loss where there are probabilities."""
     response = stage.responses()[-1]
     row_map = stage.row_map(model, X, response)
-    classes, codes = model.estimator.classes_, _codes_of(model.estimator, stage.view.source.classes)
+    classes, codes = model.estimator.classes_, _codes_of(model, stage.view.source)
     one = partial(class_sums, row_map.whole, classes, codes, response == "predict_proba")
     weight, right, loss = engine.row_sum(
         one, row_map.grid, X, *sides, name="scores", scratch=row_map.scratch + 32, result=24
@@ -637,13 +639,25 @@ def _class_scores(stage: Evaluate, model: Fitted, X: Any, sides: list[Any]) -> d
     return scores | ({"log_loss": float(loss[0] / weight[0])} if response == "predict_proba" else {})
 
 
-def _codes_of(estimator: Any, classes: tuple[Any, ...]) -> NDArray[np.intp] | None:
+def _codes_of(model: Fitted, source: Source) -> NDArray[np.intp] | None:
     """The model's label of each class of a store that numbers its classes in another way; -1: not known."""
-    names = getattr(estimator, "class_names_", None)
-    if names is None or not classes or tuple(names.tolist()) == classes:
+    learned, names = model.estimator.classes_.tolist(), getattr(model.estimator, "class_names_", None)
+    classes = source.classes
+    if not classes or (names is None and set(learned) <= set(range(len(classes)))):
+        return None  # it learned the numbers
+    known = dict(zip(learned, learned, strict=True)) if names is None else _numbers(names.tolist())
+    if known == _numbers(classes):
         return None
-    known = {name: code for code, name in enumerate(names.tolist())}
+    if known.keys().isdisjoint(classes):
+        raise InputError(
+            f"{source.path} has the classes {shown(list(classes))}, {model.path} knows {shown(list(known))}",
+            "give a store of the model's classes",
+        )
     return np.array([known.get(name, -1) for name in classes])
+
+
+def _numbers(names: Iterable[Any]) -> dict[Any, int]:
+    return {name: number for number, name in enumerate(names)}
 
 
 def _write_json(path: str, facts: Mapping[str, Any]) -> None:

@@ -143,8 +143,12 @@ class Fitted:
 
     @classmethod
     def open(cls, path: str) -> Fitted:
-        """A saved model."""
-        return cls(path, *parts(models.load_model(path)))
+        """A saved model; a classifier answers by number here, as the labels of a store do."""
+        estimator, before = parts(models.load_model(path))
+        learned = getattr(estimator, "classes_", None)
+        if learned is not None and learned.dtype.kind not in "iu":
+            estimator.class_names_, estimator.classes_ = learned, np.arange(len(learned))
+        return cls(path, estimator, before)
 
     def ready(self) -> Fitted:
         """The same, fitted by now."""

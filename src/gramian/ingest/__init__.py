@@ -50,11 +50,11 @@ def ingest(
 
     Parameters
     ----------
-    source : path, array, or mapping of str to array
+    source : path, array, mapping of str to array, or frame
         - ``.npy``, ``.npz``, or arrays in memory: under the names of the store's arrays, or ``X`` (2-D:
           covariates, 3-D: subspaces) and ``y`` (floats: target; integers, strings: labels).
-        - CSV with a header, or Parquet: a file, a folder or a glob, in sorted order. Columns without a role
-          are covariates.
+        - CSV with a header, or Parquet: a file, a folder or a glob, in sorted order; or a frame of
+          pandas. Columns without a role are covariates.
         - A folder of images: one subspace for each group of images.
         - A Zarr array or group, v2 or v3, in any chunks, with names as above; also as a URL.
     dest : path
@@ -120,7 +120,7 @@ def ingest(
     if gray is not None:
         boolean(gray, "gray")
     options = Options(subspaces, rank, energy, group_by, labels, target, gray, size, center, on_deficient)
-    if split is not None and real(split, "split", strict=True) >= 1:
+    if split is not None and not 0 < real(split, "split") < 1:
         raise InputError(f"split is {split}", "give a share between 0 and 1")
     dest = os.fspath(dest)
     try:

@@ -162,7 +162,9 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         raise StoreError(f"an array of {path} cannot be opened: {error}", "write the store again") from error
     checks: list[Check] = []
     figures: dict[str, Any] = {}
-    if facts["kind"] != "model":
+    if facts["kind"] == "model":
+        figures["estimator"] = ", ".join(_estimators(group))
+    else:
         dataset = open_dataset(path)
         figures["rows"] = dataset.rows
         arrays = {**dataset.arrays, **{name: a for name, a in arrays.items() if name not in dataset.arrays}}
@@ -180,6 +182,17 @@ def _arrays(group: zarr.Group) -> Iterator[tuple[str, zarr.Array[Any]]]:
     for name, member in group.members(max_depth=None):
         if isinstance(member, zarr.Array):
             yield name, member
+
+
+def _estimators(group: zarr.Group) -> Iterator[str]:
+    """The class of a model, of a pipeline those of its steps."""
+    document: Any = group.attrs.get("estimator", {})
+    name = str(document.get("class", "unknown"))
+    if name != "Pipeline":
+        yield name
+        return
+    for _, step in sorted(group.groups()):
+        yield from _estimators(step)
 
 
 def _facts(name: str, array: zarr.Array[Any]) -> ArrayFacts:
@@ -301,13 +314,17 @@ def _short(values: NDArray[np.float64]) -> Any:
 def _labels(array: zarr.Array[Any]) -> tuple[list[Check], dict[str, Any]]:
     classes = list(array.attrs.get("classes") or [])  # type: ignore[arg-type]
     if not classes:
-        return [Check("labels", "classes", False, "the array names none")], {}
+        return [Check(array.basename, "classes", False, "the array names none")], {}
     (counts,) = _sum(partial(_class_counts, classes=len(classes)), array)
     wrong = int(counts[-1])
     shown = [f"{name} {int(count):,}" for name, count in zip(classes, counts.tolist(), strict=False)]
     listed = ", ".join(shown[:SHOWN]) + (f", and {len(shown) - SHOWN} more" if len(shown) > SHOWN else "")
     found = f"{wrong:,} labels beyond the {len(classes)} classes" if wrong else listed
-    return [Check("labels", "classes", not wrong, found)], {"classes": len(classes)}
+    return [Check(array.basename, "classes", not wrong, found)], {"classes": len(classes)}
+
+
+def _predictions(array: zarr.Array[Any]) -> tuple[list[Check], dict[str, Any]]:
+    return _labels(array) if "classes" in array.attrs else ([], {})
 
 
 def _class_counts(block: NDArray[Any], *, classes: int) -> tuple[NDArray[np.float64]]:
@@ -345,6 +362,7 @@ _CHECKS = {
     "covariates": _covariates,
     "target": _target,
     "labels": _labels,
+    "predictions": _predictions,
     "split": _split,
     "weights": _weights,
     "groups": _groups,

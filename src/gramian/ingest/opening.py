@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
+from numpy.typing import NDArray
 
 from gramian.errors import InputError
 from gramian.ingest.arrays import Arrays, by_role, npy_array, npz_arrays, zarr_arrays
@@ -95,7 +96,7 @@ def open_source(source: Any, options: Options, scratch: Path) -> tuple[Rows, lis
 
     Parameters
     ----------
-    source : path, glob, URL, array or mapping of arrays
+    source : path, glob, URL, array, mapping of arrays or frame
     options : Options
     scratch : Path
         A folder for intermediate files.
@@ -108,6 +109,8 @@ def open_source(source: Any, options: Options, scratch: Path) -> tuple[Rows, lis
     """
     if isinstance(source, Path):
         source = str(source)
+    if hasattr(source, "columns"):
+        return _open_frame(source, options, scratch)
     if not isinstance(source, str):
         return _open_arrays("the source", _in_memory(source), options, scratch)
     if "://" in source:
@@ -131,6 +134,51 @@ def _in_memory(source: Any) -> Mapping[str, Any]:
     if isinstance(source, zarr.Group):
         return dict(source.arrays())
     return source if isinstance(source, Mapping) else {"X": source}
+
+
+def _open_frame(frame: Any, options: Options, scratch: Path) -> tuple[Rows, list[str]]:
+    """A frame of pandas: columns by their roles, the others are covariates."""
+    roles: dict[str, Sequence[Any]] = {
+        "target": options.targets,
+        "labels": () if options.labels is None else (options.labels,),
+        "groups": () if options.group_by is None else (options.group_by,),
+    }
+    for role, names in roles.items():
+        missing = [name for name in names if name not in frame.columns]
+        if missing:
+            raise InputError(
+                f"the frame has no column {missing[0]!r} for the {role}",
+                f"give one of {', '.join(map(str, frame.columns))}",
+            )
+    named = {name for names in roles.values() for name in names}
+    found = {
+        "covariates": _numbers(frame, [name for name in frame.columns if name not in named]),
+        **({"target": _numbers(frame, options.targets)} if options.targets else {}),
+        **{role: _words(frame, roles[role][0]) for role in ("labels", "groups") if roles[role]},
+    }
+    if len(options.targets) == 1:
+        found["target"] = found["target"][:, 0]
+    return _open_arrays(
+        "the frame", found, replace(options, target=None, labels=None, group_by=None), scratch
+    )
+
+
+def _numbers(frame: Any, names: Sequence[Any]) -> NDArray[Any]:
+    """Columns side by side."""
+    columns = [np.asarray(frame[name]) for name in names]
+    for name, column in zip(names, columns, strict=True):
+        if column.dtype.kind not in "fiub":
+            raise InputError(
+                f"the frame, column {name!r} holds {frame[name].dtype}, not numbers",
+                "encode it, remove it, or take it as labels or groups",
+            )
+    return np.column_stack(columns) if columns else np.empty((len(frame), 0))
+
+
+def _words(frame: Any, name: Any) -> NDArray[Any]:
+    """A column; text of Python objects as NumPy's."""
+    column = np.asarray(frame[name])
+    return column.astype(np.str_) if all(isinstance(value, str) for value in column.tolist()) else column
 
 
 def _paths(source: str) -> list[Path]:

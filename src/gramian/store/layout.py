@@ -78,6 +78,7 @@ class Dataset:
     features : (N, m) or None
     gram : (N, M) or None
     predictions : (N,) or (N, t) or None
+        Of a classifier integers; their names are `classes`.
     probabilities : (N, classes) or None
     map : zarr.Group or None
         The fitted map behind ``features``.
@@ -114,15 +115,17 @@ class Dataset:
 
     @property
     def classes(self) -> list[Any] | None:
-        """The names of the labels 0, 1, ..., or None."""
-        names = None if self.labels is None else self.labels.attrs.get("classes")
+        """The names of the labels 0, 1, ... or of the predictions 0, 1, ..., or None."""
+        named = self.predictions if self.labels is None else self.labels
+        names = None if named is None else named.attrs.get("classes")
         return list(names) if isinstance(names, (list, tuple)) else None
 
     def __repr__(self) -> str:
         lines = [f"<{self.kind} {self.path}>"]
         for name, array in self.arrays.items():
             shape = " x ".join(f"{size:,}" for size in array.shape)
-            note = f", {len(self.classes)} classes" if name == "labels" and self.classes else ""
+            named = name in ("labels", "predictions") and self.classes
+            note = f", {len(self.classes)} classes" if named and self.classes else ""
             lines.append(
                 f"  {name:<13} {shape} {array.dtype}, chunks {array.chunks}, {size_text(array.nbytes)}{note}"
             )
