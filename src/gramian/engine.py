@@ -62,6 +62,7 @@ __all__ = [
     "as_array",
     "check_blocks",
     "collect",
+    "forget",
     "in_memory",
     "in_order",
     "pinned",
@@ -421,6 +422,14 @@ def _record(operation: _Operation, records: list[tuple[Index, int]]) -> None:
     if run is not None:
         for index, crc in records:
             run.record(operation.session.full(operation.name), index, crc)
+
+
+def forget(name: str) -> None:
+    """Drop the session's records of a name: its array is made anew, none of its blocks is there."""
+    session = _current()
+    if session.run is not None:
+        full = session.full(name)
+        session.run.forget(full, list(session.run.done.get(full, {})))
 
 
 # --------------------------------------------------------------------------------------- tree sums

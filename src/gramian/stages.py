@@ -39,6 +39,7 @@ from gramian.store.layout import (
     copy_side_arrays,
     create_array,
     create_store,
+    finish_store,
     open_dataset,
     open_store,
 )
@@ -201,12 +202,6 @@ class Action(ABC):
             facts = {"format": FORMAT, "kind": self.kind, **attrs}
             return zarr.create_group(self.stage.out, zarr_format=3, attributes={"gramian": facts})
 
-    def _finish(self, group: zarr.Group) -> None:
-        """From now on the store may be read."""
-        facts = dict(group.attrs["gramian"])  # type: ignore[arg-type]
-        if not facts.pop("complete", True):
-            group.attrs["gramian"] = facts
-
     def _record(self, run: Run | None, group: zarr.Group, written: tuple[str, ...] = ()) -> None:
         """Record the arrays that this process wrote itself, all but those that the engine has recorded."""
         for name, array in sorted(dict(group.members(max_depth=None)).items()):
@@ -298,7 +293,7 @@ class Featurize(Action):
         self._record(run, group, written=("features",))
         with session(""):
             engine.write(row_map, out, X, name="features")
-        self._finish(group)
+        finish_store(group)
         return {
             "choices": _choices(fitted),
             "curves": {**kernel_error(fitted, X, out), **spectrum(fitted)},
@@ -363,7 +358,7 @@ class Gram(Action):
         self._record(run, group, written=("gram",))
         with session(""):
             engine.write_tiles(tile_map, out, *operator.sources, name="gram")
-        self._finish(group)
+        finish_store(group)
         return {"shape": list(tile_map.shape)}
 
 
@@ -538,7 +533,7 @@ class Predict(Use):
             out = create_array(group, name, row_map.shape, row_map.dtype, row_map.grids, attrs)
             with session(""):
                 engine.write(row_map, out, X, name=name)
-        self._finish(group)
+        finish_store(group)
         return {"shape": [engine.spec_of(X).shape[0]]}
 
 
