@@ -196,9 +196,11 @@ class _BlockwiseLinear(BaseEstimator):
         X : ArraySpec or array (N, m)
         y : ArraySpec or array (N,) or (N, t), optional
         """
-        spec, beside = spec_of(X), [] if y is None else [spec_of(y)]
+        t = 1 if y is None or len(spec_of(y).shape) == 1 else spec_of(y).shape[1]
+        return self._plan(spec_of(X), [] if y is None else [spec_of(y)], t)
+
+    def _plan(self, spec: ArraySpec, beside: list[ArraySpec], t: int) -> Plan:
         n_rows, m = spec.shape
-        t = beside[0].shape[1] if beside and len(beside[0].shape) == 2 else 1
         alphas = self._check_parameters()
         n_parts = count_parts(self.cv) if alphas is None or len(alphas) > 1 else 1
         figures = _pass(spec, t, n_parts)
@@ -377,6 +379,24 @@ class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
                 f"y holds 1 class, {shown(self.classes_[0])}", "give rows of at least two classes"
             )
         return X, codes
+
+    def plan(self, X: ArraySpec, y: Any = None) -> Plan:
+        """What `fit` takes.
+
+        Parameters
+        ----------
+        X : ArraySpec or array (N, m)
+        y : (N,) array of labels, or ArraySpec (N, c) of c classes; None: two classes
+            Labels are read, to count their classes.
+        """
+        if isinstance(y, ArraySpec) and len(y.shape) != 2:
+            raise InputError(
+                f"y is an ArraySpec of shape {y.shape}, which does not tell the number of classes",
+                "give the labels, or an ArraySpec (N, c) of c classes",
+            )
+        count = 2 if y is None else y.shape[1] if isinstance(y, ArraySpec) else len(np.unique(_in_memory(y)))
+        labels = ArraySpec((spec_of(X).shape[0],), np.dtype(np.intp))
+        return self._plan(spec_of(X), [] if y is None else [labels], 1 if count == 2 else count)
 
     def row_map(self, X: Any, response: str = "predict") -> RowMap:
         """The map of blocks behind `predict` or `decision_function`."""

@@ -24,7 +24,7 @@ from sklearn.pipeline import Pipeline
 
 from gramian import engine, models
 from gramian.blocks import ArraySpec, Grid, Plan, Step
-from gramian.curves import kernel_error, path, spectrum
+from gramian.curves import kernel_error, kernel_error_plan, path, spectrum
 from gramian.errors import InputError, StoreError
 from gramian.gram import KERNELS, GramOperator
 from gramian.job import COMMANDS, JobError, Stage, json_text
@@ -267,7 +267,8 @@ class Featurize(Action):
     def plan(self) -> Plan:
         X = self.view.spec(self.name)
         fit = self.map.plan(X) if self._from is None else Plan()
-        return fit + Plan((self.map.expected(X)[0],)) + _copy_plan(self.view)
+        stored = Plan((self.map.expected(X)[0],))
+        return fit + stored + kernel_error_plan(self.map, X) + _copy_plan(self.view)
 
     def promise(self) -> Source:
         assert self.stage.out is not None
@@ -296,7 +297,7 @@ class Featurize(Action):
         finish_store(group)
         return {
             "choices": _choices(fitted),
-            "curves": {**kernel_error(fitted, X, out), **spectrum(fitted)},
+            "curves": {**kernel_error(fitted, X), **spectrum(fitted)},
             "shape": list(engine.spec_of(out).shape),
         }
 
@@ -330,7 +331,7 @@ class Gram(Action):
         spec, n_bits = self.view.spec(self.name), self.view.source.n_bits
         if self.kernel.reads != "features":
             return spec, self._operator(spec)
-        spec = ArraySpec((spec.shape[0], -(-n_bits // 8)), np.dtype(np.uint8), spec.chunks)
+        spec = replace(spec, shape=(spec.shape[0], -(-n_bits // 8)), dtype=np.dtype(np.uint8))
         return spec, GramOperator(spec, kernel=self.kernel.name, **{"n_bits": n_bits, **self.stage.set})
 
     def reads(self) -> list[str]:
@@ -388,14 +389,16 @@ class Fit(Action):
         return {array: name for array, name in found.items() if self.view.has(array) and name in accepted}
 
     def plan(self) -> Plan:
-        return Plan(self.estimator.plan(self.view.spec(self.name), self._target_spec()).steps)
+        return Plan(self.estimator.plan(self.view.spec(self.name), self._planned_target()).steps)
 
-    def _target_spec(self) -> ArraySpec:
-        """Labels count as one column a class."""
+    def _planned_target(self) -> Any:
+        """Labels count as one column a class; those that have no names are read."""
         spec, classes = self.view.spec(self.target), self.view.source.classes
-        if self.target == "target" or not classes:
+        if self.target == "target":
             return spec
-        return replace(spec, shape=(spec.shape[0], len(classes)))
+        if classes or not self._given:
+            return replace(spec, shape=(spec.shape[0], max(2, len(classes))))
+        return self.view.array(self.target)
 
     def arrays(self) -> Mapping[str, ArraySpec]:
         return {}
