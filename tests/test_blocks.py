@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -65,6 +66,19 @@ def test_a_few_rows_of_a_large_chunk_cost_the_chunk() -> None:
     assert spec.read_bytes(Grid(4096, 512)) == 8 * spec.nbytes
 
 
+@given(st.integers(1, 300), st.integers(1, 5), st.integers(1, 64), st.integers(1, 64))
+def test_rows_that_are_picked_cost_the_chunks_they_are_spread_over(rows, every, step, height) -> None:
+    grid, indices = Grid(rows, step), every * np.arange(rows)
+    touched = sum(len(set(indices[block] // height)) for block in grid)
+    spec = ArraySpec((rows, 3), np.dtype("f8"), (height, 3), span=int(indices[-1]) + 1)
+    assert touched * height * 24 <= spec.read_bytes(grid) <= (touched + 2 * len(grid)) * height * 24
+
+
+def test_a_picked_block_holds_a_chunk_beside_it() -> None:
+    spec = ArraySpec((4096, 8), np.dtype("f8"), (512, 8))
+    assert replace(spec, span=8192).block_bytes(Grid(4096, 512)) == 2 * spec.block_bytes(Grid(4096, 512))
+
+
 def test_plan_adds_up_and_takes_the_largest_task() -> None:
     plan = Plan((Step("a", 3, read=10, written=5, files=2, flops=7.0, task_bytes=100),)) + Plan(
         (Step("b", 4, read=1, task_bytes=300, driver_bytes=50),)
@@ -74,10 +88,17 @@ def test_plan_adds_up_and_takes_the_largest_task() -> None:
 
 
 def test_results_in_flight_count_for_every_thread_of_the_cluster() -> None:
-    plan = Plan((Step("a", 3, task_bytes=10, driver_bytes=50, result_bytes=7),))
+    plan = Plan((Step("a", 30, task_bytes=10, driver_bytes=50, result_bytes=7),))
     assert plan.driver_bytes(threads=6) == DRIVER_BASE + 50 + 2 * 6 * 7
     assert plan.total_bytes(3, 2) == plan.driver_bytes(6) + 3 * plan.worker_bytes(2)
     assert plan.total_bytes(0, 2) == plan.driver_bytes(2) + 2 * 10
+
+
+def test_no_more_tasks_are_counted_than_there_are() -> None:
+    plan = Plan((Step("a", 1, task_bytes=100, result_bytes=7), Step("b", 9, task_bytes=40, result_bytes=1)))
+    assert plan.worker_bytes(threads=4) == WORKER_BASE + 160
+    assert Plan(plan.steps[:1]).worker_bytes(threads=4) == WORKER_BASE + 100
+    assert Plan(plan.steps[:1]).driver_bytes(threads=4) == DRIVER_BASE + 7
 
 
 def test_plan_that_does_not_fit_says_needed_allowed_and_remedy() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from typing import ClassVar
+from unittest import mock
 
 import numpy as np
 import pytest
 import zarr
 from numpy.testing import assert_allclose, assert_array_equal
 
-from gramian import engine
+from gramian import engine, open_dataset
 from gramian.blocks import ArraySpec
 from gramian.errors import InputError, InputTypeError, StoreError
 from gramian.gram import KERNELS, MAX_KNOTS, GramOperator, gram
@@ -417,3 +418,25 @@ def test_existing_output_is_kept(X, tmp_path):
     with pytest.raises(StoreError, match="exists already"):
         gram(X, kernel="hal", out=tmp_path / "gram")
     assert gram(X, kernel="hal", out=tmp_path / "gram", force=True).shape == (60, 60)
+
+
+def test_a_gram_matrix_that_was_interrupted_does_not_open(tmp_path):
+    X = np.random.default_rng(0).random((60, 2))
+    with (
+        mock.patch.object(engine, "write_tiles", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        gram(X, kernel="hal", out=tmp_path / "gram")
+    with pytest.raises(StoreError, match="begun but not finished"):
+        open_dataset(tmp_path / "gram")
+    gram(X, kernel="hal", out=tmp_path / "gram", force=True)
+    assert_array_equal(open_dataset(tmp_path / "gram").gram[:], gram(X, kernel="hal"))
+
+
+def test_gram_matrices_of_one_session_are_each_computed(tmp_path):
+    X, Z = (np.random.default_rng(seed).random((60, 2)) for seed in (0, 1))
+    with engine.session(run=tmp_path / "run"):
+        for name, rows in (("one", X), ("two", Z)):
+            assert_array_equal(gram(rows, kernel="hal", out=tmp_path / name)[:], gram(rows, kernel="hal"))
+        again = gram(Z, kernel="hal", out=tmp_path / "one", force=True)
+    assert_array_equal(again[:], gram(Z, kernel="hal"))

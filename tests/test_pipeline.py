@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import zarr
 from sklearn.metrics import r2_score
 
-from gramian import BlockwiseRidgeClassifier, cluster, load_model, open_dataset, pipeline, save_model, sources
+from gramian import (
+    BlockwiseRidgeClassifier,
+    cluster,
+    engine,
+    load_model,
+    open_dataset,
+    pipeline,
+    save_model,
+    sources,
+)
 from gramian.blocks import DRIVER_BASE, Plan, Step
 from gramian.errors import InputError, PlanError, RunError, StoreError
 from gramian.ingest import ingest
@@ -538,6 +549,64 @@ def test_a_plan_that_does_not_fit_is_refused_before_anything_is_made(hal_job):
     with pytest.raises(PlanError, match="the plan needs"):
         pipeline.run(replace(hal_job, max_memory=1 << 20))
     assert not Path(hal_job.path).exists()
+
+
+def test_a_plan_above_a_worker_of_a_running_cluster_leaves_nothing(hal_job):
+    with cluster.local(1, 1, "280MiB") as client:
+        here = Cluster(scheduler=client.scheduler.address)
+        with pytest.raises(PlanError, match=r"a worker needs .* its limit is 280 MiB"):
+            pipeline.run(replace(hal_job, cluster=here))
+    assert not Path(hal_job.path).exists()
+    pipeline.run(hal_job)
+
+
+def test_a_plan_above_the_free_memory_leaves_nothing(hal_job, monkeypatch):
+    monkeypatch.setattr(engine.psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 20))
+    with pytest.raises(PlanError, match=r"the plan needs .* are free"):
+        pipeline.run(hal_job)
+    assert not Path(hal_job.path).exists()
+
+
+OBJECTS = 2 << 20  # of Python, which the base of a process holds
+WIDE = {
+    "random features": ("featurize", "periodic", {"n_projections": 6000, "omega": 0.1}, None),
+    "components of all rows": ("fit", "pchar", {"cv": 2}, None),
+    "components of some rows": ("fit", "pchar", {"cv": 2, "solver": "nystroem", "n_landmarks": 300}, "train"),
+    "products of some rows": ("fit", "ridge", {"cv": 2}, "train"),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_what_a_job_allocates_stays_within_its_plan(tmp_path, name):
+    command, what, settings, rows = WIDE[name]
+
+    def job(count):
+        random, data = np.random.default_rng(0), tmp_path / f"{count}.zarr"
+        X = random.random((count, 4))
+        y = np.sin(5 * X[:, 0]) + X[:, 1] + 0.1 * random.standard_normal(count)
+        bases = {"subspaces": np.linalg.qr(random.standard_normal((count, 20, 2)))[0]}
+        ingest({"covariates": X, "target": y} if command == "fit" else bases, data, split=0.2)
+        stage = Stage(command, command, str(data), what, f"{data}.out", rows, {**settings, "random_state": 0})
+        return command_job(stage, cluster=Cluster(workers=0, threads=1))
+
+    small, large = job(400), job(1000)
+    pipeline.run(small)  # what is imported and compiled is counted once, in every process
+    tracemalloc.start()
+    outcome = pipeline.run(large)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak - OBJECTS < outcome.planned - DRIVER_BASE
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_plan_of_a_classifier_counts_the_classes_of_a_store(tmp_path, named):
+    X, labels = np.random.default_rng(0).random((60, 3)), np.arange(60) % 7
+    ingest({"covariates": X, "labels": labels}, tmp_path / "rows.zarr")
+    if not named:
+        del zarr.open_array(str(tmp_path / "rows.zarr/labels"), mode="r+").attrs["classes"]
+    stage = Stage("fit", "fit", str(tmp_path / "rows.zarr"), "ridge-classifier", str(tmp_path / "m.zarr"))
+    (step,) = pipeline.outline(command_job(stage, cluster=HERE)).plan.steps
+    assert step.result_bytes == 8 * 5 * (1 + 3 + 7) ** 2
 
 
 def test_a_plan_covers_every_stage(hal_job):

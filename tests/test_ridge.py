@@ -257,6 +257,28 @@ def test_the_plan_is_that_of_the_sum(features, monkeypatch):
     assert (step.tasks, step.task_bytes) == (wanted.tasks, wanted.task_bytes)
 
 
+@pytest.mark.parametrize("kind", [np.asarray, lambda y: stored(y, (7,)), lambda y: y.tolist()])
+def test_the_plan_of_a_classifier_counts_its_classes(kind):
+    X, labels = drawn(n=60)[0], np.arange(60) % 7
+    plan = BlockwiseRidgeClassifier().plan(X, kind(labels))
+    promised = BlockwiseRidgeClassifier().plan(X, ArraySpec((60, 7), np.dtype(np.int64)))
+    ridge = BlockwiseRidge().plan(X, ArraySpec((60, 7), np.dtype(np.float64)))
+    assert plan == promised
+    assert plan.steps[0].result_bytes == ridge.steps[0].result_bytes
+    assert plan.driver_bytes() == ridge.driver_bytes()
+
+
+def test_the_plan_of_two_classes_is_that_of_one_target():
+    X = drawn(n=60)[0]
+    found = BlockwiseRidgeClassifier().plan(X, np.arange(60) % 2)
+    assert found.driver_bytes() == BlockwiseRidge().plan(X, X[:, 0]).driver_bytes()
+
+
+def test_a_plan_cannot_count_the_classes_of_a_shape():
+    with pytest.raises(InputError, match=r"ArraySpec of shape \(60,\), which does not tell the number"):
+        BlockwiseRidgeClassifier().plan(drawn(n=60)[0], ArraySpec((60,), np.dtype(np.int64)))
+
+
 # -------------------------------------------------------------------------------------- bad inputs
 
 

@@ -82,11 +82,14 @@ class ArraySpec:
     dtype : numpy.dtype
     chunks : tuple of int or None
         Shape of one stored chunk; None for an array in memory.
+    span : int or None
+        Stored rows from the first to the last, where the rows are picked from among others.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[np.generic]
     chunks: tuple[int, ...] | None = None
+    span: int | None = None
 
     @property
     def row_bytes(self) -> int:
@@ -99,6 +102,11 @@ class ArraySpec:
         """Bytes of the whole array."""
         return self.shape[0] * self.row_bytes
 
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of the rows of one chunk, all columns of them; 0 in memory."""
+        return 0 if self.chunks is None else self.chunks[0] * self.row_bytes
+
     def read_bytes(self, grid: Grid) -> int:
         """Bytes decoded when every block of ``grid`` is read once: whole chunks, however few rows count."""
         if self.chunks is None or not len(grid):
@@ -106,15 +114,29 @@ class ArraySpec:
         starts = np.arange(0, grid.size, grid.step)
         stops = np.minimum(starts + grid.step, grid.size)
         height = self.chunks[0]
-        touched = int(((stops - 1) // height - starts // height + 1).sum())
-        return touched * height * self.row_bytes
+        if self.span is None:
+            touched = (stops - 1) // height - starts // height + 1
+        else:  # as if the picked rows were evenly spread
+            stored = -(-(stops - starts) * self.span // self.shape[0])
+            touched = np.minimum(stops - starts, -(-stored // height) + 1)
+        return int(touched.sum()) * self.chunk_bytes
+
+    def picked_bytes(self, count: int) -> int:
+        """Bytes decoded when so many rows are read, wherever they stand: whole chunks, each once."""
+        if self.chunks is None:
+            return count * self.row_bytes
+        return min(count, -(-(self.span or self.shape[0]) // self.chunks[0])) * self.chunk_bytes
+
+    def taken_bytes(self, count: int) -> int:
+        """Bytes held while so many rows are read: they, the rows of one chunk, and that as it is stored."""
+        return count * self.row_bytes + 2 * self.chunk_bytes
 
     def block_bytes(self, grid: Grid) -> int:
         """Bytes held while one block is read: the block, and one chunk beside it where they differ."""
         block = min(grid.step, grid.size) * self.row_bytes
-        if self.chunks is None or self.chunks[0] == grid.step:
+        if self.chunks is None or (self.chunks[0] == grid.step and self.span is None):
             return block
-        return block + self.chunks[0] * self.row_bytes
+        return block + self.chunk_bytes
 
 
 @dataclass(frozen=True)
@@ -208,11 +230,14 @@ class Plan:
 
     def worker_bytes(self, threads: int = 1) -> int:
         """Peak of one worker process that runs ``threads`` tasks at once."""
-        return WORKER_BASE + threads * max((step.task_bytes for step in self.steps), default=0)
+        held = (min(threads, step.tasks) * step.task_bytes for step in self.steps)
+        return WORKER_BASE + max(held, default=0)
 
     def driver_bytes(self, threads: int = 1) -> int:
         """Peak of the process that drives a cluster of so many threads in all."""
-        held = (step.driver_bytes + FLYING * threads * step.result_bytes for step in self.steps)
+        held = (
+            step.driver_bytes + min(FLYING * threads, step.tasks) * step.result_bytes for step in self.steps
+        )
         return DRIVER_BASE + max(held, default=0)
 
     def total_bytes(self, workers: int, threads: int) -> int:

@@ -26,7 +26,7 @@ from gramian.errors import GramianWarning, InputError
 from gramian.gram import GramOperator
 from gramian.kernels.hal import hal_diagonal, hal_kernel, hal_scratch
 from gramian.moments import MomentPass, Moments, above_rounding, row_moments
-from gramian.nystroem import NystroemFeatures, Rotation, leading, upright
+from gramian.nystroem import NystroemFeatures, Rotation, leading, signs_upright
 from gramian.sources import loaded
 from gramian.spectral import leading_eigenpairs, plan_eigenpairs
 from gramian.streams import Stream, draw_rows
@@ -199,12 +199,14 @@ def components_plan(
     if settings.solver == "nystroem":
         figures = landmark_pass(spec, kernel, settings, n_targets, n_parts)
         flops = n * (kernel.flops(settings.n_landmarks) + 3.0 * _width(settings, n_targets) ** 2)
-        drawn = min(
-            spec.nbytes, (settings.n_landmarks + settings.n_knots) * (spec.chunks or (1,))[0] * spec.row_bytes
-        )
+        drawn = (settings.n_landmarks, settings.n_knots)
         steps = [
             Step(
-                "landmarks", tasks=1, read=drawn, flops=9.0 * settings.n_landmarks**3, driver_bytes=5 * square
+                "landmarks",
+                tasks=1,
+                read=sum(spec.picked_bytes(count) for count in drawn),
+                flops=9.0 * settings.n_landmarks**3,
+                driver_bytes=5 * square + max(spec.taken_bytes(count) for count in drawn),
             )
         ]
         for degree in settings.degrees:
@@ -472,6 +474,7 @@ def dense_components(
     K *= root[:, None]
     total = float(np.trace(K))
     values, vectors = leading(K, n_components)
+    del K  # as large as each of the arrays that follow
     return _from_vectors(kernel, rows, scale, values, total, vectors, root, means, center)
 
 
@@ -501,7 +504,7 @@ def randomized_components(
     kept = int(above_rounding(pairs.values, len(rows)).sum())
     root = np.ones(len(rows)) if weights is None else np.sqrt(weights)
     means = operator.means if center else np.zeros(len(rows))
-    vectors = np.asarray(pairs.vectors)[:, :kept]
+    vectors = pairs.vectors[:, :kept]
     return _from_vectors(
         kernel, rows, operator.scale, pairs.values[:kept], operator.trace(), vectors, root, means, center
     )
@@ -519,10 +522,12 @@ def _from_vectors(
     center: bool,
 ) -> Components:
     """U and D to the common form; the landmarks are the training rows."""
-    if center:  # to the last digit: small eigenvalues amplify what is left of the mean
-        vectors = vectors - np.outer(root, root @ vectors / (root @ root))
-    scores = np.divide(vectors, root[:, None], out=np.zeros_like(vectors), where=root[:, None] > 0)
-    projection = root[:, None] * upright(vectors, scores) / np.sqrt(values)
+    mean = root @ vectors / (root @ root) if center else np.zeros(len(values))
+    projection = vectors - np.outer(root, mean)  # to the last digit: small eigenvalues amplify what is left
+    scores = np.divide(projection, root[:, None], out=np.zeros_like(projection), where=root[:, None] > 0)
+    projection *= signs_upright(scores)
+    projection *= root[:, None]
+    projection /= np.sqrt(values)
     return Components(kernel, rows, scale, values, total, projection, means @ projection)
 
 

@@ -2,55 +2,86 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gramian import engine
-from gramian.kernels.grassmann import periodic_kernel, projection_kernel
+from gramian.blocks import ArraySpec, Plan
+from gramian.features import sample_size, sample_step
+from gramian.kernels.grassmann import PRODUCT_BYTES, periodic_kernel, projection_kernel
 from gramian.streams import Stream, generator
 
-SAMPLE = 96  # rows on whose pairs features are compared with their kernel
 POINTS = 512  # of a spectrum, at most
 NEIGHBOURS = 2000  # rows among which neighbours are looked for
 NEAREST = 3  # of them that vote
 SHOWN = 600  # points of a scatter plot, at most
 
 
-def kernel_error(fitted: Any, X: Any, features: Any) -> dict[str, Any]:
+def kernel_error(fitted: Any, X: Any) -> dict[str, Any]:
     """Mean absolute error of the kernel's estimate from the first m projections, for growing m.
+
+    The features of a sample of rows are made anew, a feature block at a time: a few rows of a store of
+    features would take whole chunks of it.
 
     Parameters
     ----------
     fitted : GrassmannianRandomFeatures
         Fitted; other maps, and those whose kernel has no closed form, have no such curve.
     X : array (N, n, k)
-    features : array (N, columns)
-        What it made of X, as a reader sees it.
 
     Returns
     -------
     dict
         ``{"kernel_error": {"projections", "error", "pairs"}}``, or empty.
     """
-    exact = _exact_kernel(fitted)
-    rows = engine.spec_of(X).shape[0]
-    if exact is None or rows < 2:
+    exact, spec = _exact_kernel(fitted), engine.spec_of(X)
+    if exact is None or spec.shape[0] < 2:
         return {}
-    drawn = generator(fitted.seed_, Stream.SAMPLE, 1).permutation(rows)[:SAMPLE]
-    indices = np.sort(drawn)
-    wanted, found = exact(engine.take(X, indices)), engine.take(features, indices).astype(np.float64)
-    m = int(fitted.n_projections)
-    width = found.shape[1] // m  # columns of one projection
-    upper = np.triu_indices(len(indices), 1)
+    drawn = generator(fitted.seed_, Stream.SAMPLE, 1).permutation(spec.shape[0])[: sample_size(spec)]
+    bases = engine.take(X, np.sort(drawn))
+    upper = np.triu_indices(len(bases), 1)
+    m, errors = int(fitted.n_projections), []
     counts = [2**power for power in range(3, m.bit_length()) if 2**power < m] + [m]
-    errors = []
-    for count in counts:
-        part = found[:, : width * count]
-        estimate = part @ part.T * (m / count)
-        errors.append(float(np.abs(estimate - wanted)[upper].mean()))
+    with engine.pinned():
+        wanted = exact(bases)
+        for count, products in zip(counts, _growing_products(fitted, bases, counts), strict=True):
+            errors.append(float(np.abs(products * (m / count) - wanted)[upper].mean()))
     return {"kernel_error": {"projections": counts, "error": errors, "pairs": len(upper[0])}}
+
+
+def _growing_products(fitted: Any, bases: NDArray[Any], counts: list[int]) -> Iterator[NDArray[np.float64]]:
+    """Inner products of the features of the first projections, for each of the counts."""
+    row_map = fitted.row_map(bases)
+    prepared = row_map.prepared(bases)
+    width = row_map.shape[1] // counts[-1]  # columns of one projection
+    edges = [width * count for count in counts]
+    products = np.zeros((len(bases), len(bases)))
+    for column, part in enumerate(row_map.columns):
+        block = row_map.function(*prepared, column=column).astype(np.float64)
+        start = part.start
+        while edges and edges[0] <= part.stop:
+            piece = block[:, start - part.start : edges[0] - part.start]
+            products += piece @ piece.T
+            start = edges.pop(0)
+            yield products
+        piece = block[:, start - part.start :]
+        products += piece @ piece.T
+
+
+def kernel_error_plan(fitted: Any, X: ArraySpec) -> Plan:
+    """What `kernel_error` takes, before the fit too: one step of the driver, or none."""
+    if _exact_kernel(fitted) is None or X.shape[0] < 2:
+        return Plan()
+    count, (_, n, k), m = sample_size(X), X.shape, int(fitted.n_projections)
+    sample = ArraySpec((count, n, k), X.dtype)
+    block = fitted.as_fitted(sample).row_map(sample).step("block", sample).task_bytes
+    step = sample_step("kernel error", X)
+    flops = 4.0 * count * n * k * m + 2.0 * count**2 * (2 * m + n * k**2)
+    return Plan((replace(step, flops=flops, driver_bytes=step.driver_bytes + PRODUCT_BYTES + block),))
 
 
 def _exact_kernel(fitted: Any) -> Any:

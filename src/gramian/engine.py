@@ -25,7 +25,7 @@ from gramian import maps
 from gramian.blocks import DRIVER_BASE, Grid, Plan, Step
 from gramian.dispatch import active_client, completed, count_threads, one_thread, pinned
 from gramian.errors import InputError, PlanError
-from gramian.maps import RowMap, TileMap, sum_step
+from gramian.maps import RowMap, TileMap, sum_level, sum_step
 from gramian.sources import (
     STAGED,
     Memory,
@@ -58,10 +58,12 @@ __all__ = [
     "Step",
     "TileMap",
     "admit",
+    "admit_plan",
     "apply",
     "as_array",
     "check_blocks",
     "collect",
+    "forget",
     "in_memory",
     "in_order",
     "pinned",
@@ -167,15 +169,23 @@ def admit(step: Step) -> None:
 
 
 def _admit(step: Step, client: Any) -> None:
-    """Refuse an operation that does not fit, before anything of it is submitted."""
-    allowed, plan = _current().max_memory, Plan((step,))
+    _check(Plan((step,)), step.name, client, _current().max_memory)
+
+
+def admit_plan(plan: Plan, max_memory: int | None) -> None:
+    """Refuse a plan that does not fit the active cluster, or this process where there is none."""
+    _check(plan, "the plan", active_client(), max_memory)
+
+
+def _check(plan: Plan, name: str, client: Any, allowed: int | None) -> None:
+    """Refuse what does not fit, before anything of it is submitted."""
     if client is None:
         threads = count_threads(None)
         need = plan.total_bytes(0, threads) - DRIVER_BASE
         free = psutil.virtual_memory().available
         if need > free:
             raise PlanError(
-                f"{step.name} needs {need >> 20} MiB with {threads} threads, {free >> 20} MiB are free",
+                f"{name} needs {need >> 20} MiB with {threads} threads, {free >> 20} MiB are free",
                 "free memory, use fewer threads (dask.config.set(num_workers=1)) or fewer rows",
             )
         plan.check(workers=0, threads=threads, max_memory=allowed)
@@ -440,6 +450,14 @@ def _record(operation: _Operation, records: list[tuple[Index, int]]) -> None:
             run.record(operation.session.full(operation.name), index, crc)
 
 
+def forget(name: str) -> None:
+    """Drop the session's records of a name: its array is made anew, none of its blocks is there."""
+    session = _current()
+    if session.run is not None:
+        full = session.full(name)
+        session.run.forget(full, list(session.run.done.get(full, {})))
+
+
 # --------------------------------------------------------------------------------------- tree sums
 
 
@@ -571,11 +589,8 @@ class _Partials:
         if self._array is not None:
             frozen: Any = self._array.attrs["level"]
             return int(frozen)
-        level = 0
-        while -(-len(grid) // (1 << level)) > max(maps.NODES, 4 * self._threads):
-            level += 1
-        self._level = level
-        return level
+        self._level = sum_level(grid, max(maps.NODES, 4 * self._threads))
+        return self._level
 
     def load(self, node: int) -> tuple[Block, ...] | None:
         """The partial sum of a node, where it is recorded and undamaged."""

@@ -134,7 +134,7 @@ class GrassmannianRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMix
         self.ambient_dimension_ = n
         self.n_features_in_ = n * k
         self.n_projections_ = int(self.n_projections)
-        sample = draw_rows(n_rows, _sample_size(spec_of(X)), self.seed_, Stream.SAMPLE)
+        sample = draw_rows(n_rows, sample_size(spec_of(X)), self.seed_, Stream.SAMPLE)
         bases = subspaces(engine.take(X, sample), "X")
         self.omega_ = self._frequency(bases) if self.nonlinearity == "periodic" else None
         return self
@@ -162,20 +162,22 @@ class GrassmannianRandomFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     def expected(self, X: ArraySpec) -> tuple[Step, ArraySpec]:
         """The step that stores the features and what a reader will see, before the fit too."""
-        self._check_parameters()
-        _, n, _ = _bases_shape(X)
-        known = clone(self)
-        known.seed_, known.omega_, known.ambient_dimension_ = 0, 1.0, n
-        known.n_projections_ = int(self.n_projections)
+        known = self.as_fitted(X)
         decoded = known.decoded_map(X)
         step = known.stored_map(X)[0].step("features", X)
         return step, ArraySpec(decoded.shape, decoded.dtype, tuple(grid.step for grid in decoded.grids))
 
     def plan(self, X: ArraySpec, y: ArraySpec | None = None) -> Plan:  # noqa: ARG002
         """What `fit` takes: the reading of the sample."""
-        spec = spec_of(X)
-        size = _sample_size(spec) * spec.row_bytes
-        return Plan((Step("sample", 1, read=size, driver_bytes=3 * size),))
+        return Plan((sample_step("sample", spec_of(X)),))
+
+    def as_fitted(self, X: ArraySpec) -> Self:
+        """The same as if it were fitted to such subspaces: its maps can be planned, not run."""
+        self._check_parameters()
+        known: Self = clone(self)
+        known.seed_, known.omega_, known.ambient_dimension_ = 0, 1.0, _bases_shape(X)[1]
+        known.n_projections_ = int(self.n_projections)
+        return known
 
     @property
     def _scale(self) -> float:
@@ -272,9 +274,16 @@ def _bases_shape(X: Any) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
-def _sample_size(spec: ArraySpec) -> int:
-    """Rows that `fit` reads: at most a block's bytes of them, where that is more than a few."""
+def sample_size(spec: ArraySpec) -> int:
+    """Rows of a sample of subspaces: at most a block's bytes of them, where that is more than a few."""
     return min(spec.shape[0], SAMPLE, max(SAMPLE // 8, TARGET // spec.row_bytes))
+
+
+def sample_step(name: str, spec: ArraySpec) -> Step:
+    """What reading such a sample takes, and two copies of it."""
+    count = sample_size(spec)
+    driver = spec.taken_bytes(count) + 2 * count * spec.row_bytes
+    return Step(name, 1, read=spec.picked_bytes(count), driver_bytes=driver)
 
 
 def _pairs(bases: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:

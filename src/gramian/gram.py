@@ -36,7 +36,7 @@ from gramian.kernels.grassmann import (
 from gramian.kernels.hal import hal_diagonal, hal_kernel, hal_scratch, hal_tile, knot_planes
 from gramian.kernels.hamming import bit_words, hamming_kernel, hamming_tile, words_scratch
 from gramian.sources import is_dask
-from gramian.store.layout import create_array, create_store
+from gramian.store.layout import create_array, create_store, finish_store
 from gramian.store.writer import checksum
 from gramian.streams import Stream, generator, seed_of
 from gramian.validation import boolean, choice, floating, integer, matrix, real, subspaces
@@ -754,7 +754,8 @@ def gram(X: Any, Y: Any = None, *, kernel: str, out: Any = None, force: bool = F
     kernel : str
         A name of the table `KERNELS`.
     out : path, optional
-        A store to create, of kind "gram", with the kernel and its parameters in its attributes.
+        A store to create, of kind "gram", with the kernel and its parameters in its attributes. It opens
+        once it is complete.
     force : bool, default False
         Replace a store that exists.
     **params
@@ -776,9 +777,11 @@ def gram(X: Any, Y: Any = None, *, kernel: str, out: Any = None, force: bool = F
     operator = GramOperator(X, Y, kernel=kernel, **params)
     if out is None:
         return engine.tiles(operator.tile_map, *operator.sources)
-    group = create_store(out, "gram", attrs=described(operator), force=force)
+    group = create_store(out, "gram", attrs={**described(operator), "complete": False}, force=force)
     array = create_array(group, "gram", operator.shape, operator.dtype, operator.tile_map.grids)
+    engine.forget("gram")
     engine.write_tiles(operator.tile_map, array, *operator.sources, name="gram")
+    finish_store(group)
     return array
 
 

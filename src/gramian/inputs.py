@@ -20,6 +20,7 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_feature_names, check_array, check_is_fitted, validate_data
 
+from gramian.blocks import ArraySpec
 from gramian.engine import as_array, spec_of
 from gramian.errors import GramianError, InputError, InputTypeError
 from gramian.sources import is_stored, loaded
@@ -129,6 +130,26 @@ def check_rows_and_labels(
     if len(classes) < 2:
         raise InputError(f"y holds 1 class, {shown(classes[0])}", "give rows of at least two classes")
     return X, classes, codes
+
+
+def count_classes(y: Any) -> int:
+    """Classes of labels (N,), which are read, or of an ArraySpec (N, c); 2 where y is None.
+
+    Raises
+    ------
+    InputError
+        For an ArraySpec of another shape.
+    """
+    if y is None:
+        return 2
+    if not isinstance(y, ArraySpec):
+        return len(np.unique(_in_memory(y)))
+    if len(y.shape) != 2:
+        raise InputError(
+            f"y is an ArraySpec of shape {y.shape}, which does not tell the number of classes",
+            "give the labels, or an ArraySpec (N, c) of c classes",
+        )
+    return y.shape[1]
 
 
 def check_columns(estimator: BaseEstimator, X: Any) -> Any:

@@ -209,12 +209,21 @@ class TileMap:
         )
 
 
+def sum_level(grid: Grid, nodes: int) -> int:
+    """Level of the subtrees that one task adds up: at most so many partial sums remain."""
+    level = 0
+    while -(-len(grid) >> level) > nodes:
+        level += 1
+    return level
+
+
 def sum_step(
     name: str, grid: Grid, *sources: Any, scratch: int = 0, result: int = 0, flops: float = 0.0
 ) -> Step:
     """What `row_sum` takes: ``scratch`` bytes a row, ``result`` bytes of one partial sum."""
     specs = [spec_of(source) for source in sources]
-    nodes = min(len(grid), NODES)
+    level = sum_level(grid, NODES)
+    nodes = -(-len(grid) >> level)
     height = min(grid.step, max(1, grid.size))
     return Step(
         name,
@@ -223,8 +232,11 @@ def sum_step(
         written=nodes * result,
         files=nodes,
         flops=flops,
-        task_bytes=sum(2 * spec.block_bytes(grid) for spec in specs) + height * scratch + 5 * result,
-        driver_bytes=(1 + nodes.bit_length()) * result,
+        # of a subtree one sum a level waits for its sibling; five are new, sent, or being added
+        task_bytes=sum(2 * spec.block_bytes(grid) for spec in specs)
+        + height * scratch
+        + (5 + level) * result,
+        driver_bytes=(2 + nodes.bit_length()) * result,
         result_bytes=result,
     )
 

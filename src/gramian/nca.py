@@ -25,7 +25,13 @@ from gramian import engine
 from gramian.blocks import ArraySpec, Grid, Plan
 from gramian.engine import RowMap, Step, spec_of, sum_step
 from gramian.errors import GramianWarning, InputError
-from gramian.inputs import check_columns, check_rows_and_labels, one_line, refuse_lazy_frame
+from gramian.inputs import (
+    check_columns,
+    check_rows_and_labels,
+    count_classes,
+    one_line,
+    refuse_lazy_frame,
+)
 from gramian.kernels.all_pairs import neighbour_gradient
 from gramian.kernels.linear import centred_products, mapped_rows
 from gramian.kernels.neighbours import (
@@ -802,22 +808,21 @@ class NeighborhoodComponentsAnalysis(
         X = check_columns(self, X)
         return engine.apply(self.row_map(X), X)
 
-    def plan(self, X: ArraySpec, y: ArraySpec | None = None) -> Plan:
+    def plan(self, X: ArraySpec, y: Any = None) -> Plan:
         """What `fit` takes, from shapes alone; for exact solvers at one evaluation and a half an iteration.
 
         Parameters
         ----------
         X : ArraySpec or array (N, d)
-        y : ArraySpec or array (N,) or (N, C), optional
-            Its second axis tells the number of classes; two where there is none.
+        y : (N,) array of labels, or ArraySpec (N, C) of C classes; None: two classes
+            Labels are read, to count their classes.
         """
         spec = spec_of(X)
         n_rows, d = spec.shape
-        shape = () if y is None else spec_of(y).shape
-        n_classes = shape[1] if len(shape) == 2 else None
-        dtype, settings = point_type(spec), _Settings.of(self, n_rows, d, n_classes)
-        c = settings.n_components
-        start = moment_pass(spec, n_classes or 2).step("moments", spec, flops=2.0 * n_rows * d**2)
+        n_classes = count_classes(y)
+        settings = _Settings.of(self, n_rows, d, None if y is None else n_classes)
+        dtype, c = point_type(spec), settings.n_components
+        start = moment_pass(spec, n_classes).step("moments", spec, flops=2.0 * n_rows * d**2)
         points = point_map(spec, np.zeros(d), np.zeros((c, d)), dtype).collect_step("points", spec)
         if settings.solver == "minibatch":
             kept = 4 * settings.n_references * d * dtype.itemsize + 2 * n_rows * (c + 1) * 8

@@ -107,7 +107,7 @@ class Rotation:
     def upright(self, features: NystroemFeatures, rows: NDArray[Any]) -> Rotation:
         """With signs that make the scores of largest magnitude among these rows positive."""
         scores = (features.block(rows) + (features.shift - self.mean)) @ self.matrix
-        return replace(self, matrix=upright(self.matrix, scores))
+        return replace(self, matrix=self.matrix * signs_upright(scores))
 
     def scored(self, moments: Moments, n_targets: int) -> Moments:
         """Moments of the scores and the first targets."""
@@ -140,7 +140,7 @@ def leading(gram: Array, n_components: int, dtype: Any = np.float64) -> tuple[Ar
     return values[:kept], vectors[:, :kept]
 
 
-def upright(vectors: Array, scores: Array) -> Array:
-    """Signs that make the entry of largest magnitude in each column of the scores positive."""
+def signs_upright(scores: Array) -> Array:
+    """Signs that make the entry of largest magnitude in each column of the scores positive: (k,)."""
     largest = scores[np.abs(scores).argmax(axis=0), np.arange(scores.shape[1])]
-    return vectors * np.where(largest < 0, -1.0, 1.0)
+    return np.where(largest < 0, -1.0, 1.0)

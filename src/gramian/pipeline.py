@@ -273,9 +273,9 @@ def run(
             recorded = stack.enter_context(Run.open(str(job.path), manifest, **opening))
             mend(recorded, watch)
             if any(_is_open(action, recorded) for action in actions):
-                stack.enter_context(_cluster(job.cluster, planned.place, allow_mixed, watch))
+                stack.enter_context(_cluster(job, planned, allow_mixed, watch))
             return _run_stages(job, actions, planned, recorded, force=False, watch=watch)
-        stack.enter_context(_cluster(job.cluster, planned.place, allow_mixed, watch))
+        stack.enter_context(_cluster(job, planned, allow_mixed, watch))
         if manifest is None:
             return _run_stages(job, actions, planned, None, force=force, watch=watch)
         recorded = stack.enter_context(Run.open(str(job.path), manifest, **opening))
@@ -401,8 +401,9 @@ class _Blocks:
 
 
 @contextmanager
-def _cluster(where: Cluster, place: Place, allow_mixed: bool, watch: Watch) -> Iterator[None]:
-    """The cluster that the words ask for, active within the block."""
+def _cluster(job: Job, planned: Outline, allow_mixed: bool, watch: Watch) -> Iterator[None]:
+    """The cluster that the words ask for, active within the block; refused where the plan does not fit it."""
+    where, place = job.cluster, planned.place
     if where.scheduler is not None:
         context = cluster.connect(
             where.scheduler,
@@ -413,6 +414,7 @@ def _cluster(where: Cluster, place: Place, allow_mixed: bool, watch: Watch) -> I
         )
     elif place.workers == 0:
         with dask.config.set(scheduler="threads", num_workers=place.threads):
+            engine.admit_plan(planned.plan, job.max_memory)
             yield
         return
     else:
@@ -424,6 +426,7 @@ def _cluster(where: Cluster, place: Place, allow_mixed: bool, watch: Watch) -> I
     with context as client:
         if client.dashboard_link:
             watch.say(f"dashboard: {client.dashboard_link}")
+        engine.admit_plan(planned.plan, job.max_memory)
         yield
 
 

@@ -21,6 +21,7 @@ from gramian.inputs import (
     check_rows_and_target,
     check_side,
     check_weights,
+    count_classes,
 )
 from gramian.kernels.linear import class_rows, linear_rows
 from gramian.moments import MomentPass, Moments, PlainFeatures, above_rounding, row_moments
@@ -191,9 +192,11 @@ class _BlockwiseLinear(BaseEstimator):
         X : ArraySpec or array (N, m)
         y : ArraySpec or array (N,) or (N, t), optional
         """
-        spec, beside = spec_of(X), [] if y is None else [spec_of(y)]
+        t = 1 if y is None or len(spec_of(y).shape) == 1 else spec_of(y).shape[1]
+        return self._plan(spec_of(X), [] if y is None else [spec_of(y)], t)
+
+    def _plan(self, spec: ArraySpec, beside: list[ArraySpec], t: int) -> Plan:
         n_rows, m = spec.shape
-        t = beside[0].shape[1] if beside and len(beside[0].shape) == 2 else 1
         alphas = self._check_parameters()
         n_parts = count_parts(self.cv) if alphas is None or len(alphas) > 1 else 1
         figures = _pass(spec, t, n_parts)
@@ -340,6 +343,19 @@ class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
         n_targets = 1 if n_classes == 2 else n_classes
         self._fit(X, codes, sample_weight, groups, n_targets=n_targets, n_classes=n_classes)
         return self
+
+    def plan(self, X: ArraySpec, y: Any = None) -> Plan:
+        """What `fit` takes.
+
+        Parameters
+        ----------
+        X : ArraySpec or array (N, m)
+        y : (N,) array of labels, or ArraySpec (N, c) of c classes; None: two classes
+            Labels are read, to count their classes.
+        """
+        labels = ArraySpec((spec_of(X).shape[0],), np.dtype(np.intp))
+        count = count_classes(y)
+        return self._plan(spec_of(X), [] if y is None else [labels], 1 if count == 2 else count)
 
     def row_map(self, X: Any, response: str = "predict") -> RowMap:
         """The map of blocks behind `predict` or `decision_function`."""

@@ -13,7 +13,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import prod
 from pathlib import Path
@@ -170,8 +170,7 @@ def spec_of(array: Any) -> ArraySpec:
         inner = array.array
         return _stored_spec(inner) if isinstance(inner, zarr.Array) else spec_of(inner)
     if isinstance(array, Selected):
-        inner_spec = spec_of(array.array)
-        return ArraySpec((len(array.indices), *inner_spec.shape[1:]), inner_spec.dtype, inner_spec.chunks)
+        return picked(spec_of(array.array), array.indices)
     if isinstance(array, zarr.Array):
         spec = _stored_spec(array)
         bits: Any = array.attrs.get("n_bits")
@@ -183,6 +182,12 @@ def spec_of(array: Any) -> ArraySpec:
         return ArraySpec(array.shape, array.dtype, array.chunksize)
     array = np.asarray(array)
     return ArraySpec(array.shape, array.dtype)
+
+
+def picked(spec: ArraySpec, indices: NDArray[np.integer[Any]]) -> ArraySpec:
+    """What a reader sees of the rows at the indices."""
+    span = int(np.ptp(indices)) + 1 if len(indices) else 0
+    return replace(spec, shape=(len(indices), *spec.shape[1:]), span=span)
 
 
 def _stored_spec(array: zarr.Array[Any]) -> ArraySpec:
@@ -242,6 +247,7 @@ def _pick(array: zarr.Array[Any], indices: NDArray[np.integer[Any]]) -> NDArray[
         first, last = int(indices[wanted[0]]), int(indices[wanted[-1]])
         block = np.asarray(array[first : last + 1])
         out[wanted] = block[indices[wanted] - first]
+        del block  # before the next chunk is read
     return out
 
 
@@ -254,7 +260,7 @@ def _runs(values: NDArray[Any]) -> Iterator[tuple[int, int]]:
 
 
 def decode(block: NDArray[Any], attrs: Any) -> NDArray[Any]:
-    """What ``transform`` returns, from what is stored: bits to signs, then the factor 1/sqrt(m)."""
+    """What ``transform`` returns, from what is stored: bits to signs, then the factor 1/sqrt(m), in place."""
     bits, scale = attrs.get("n_bits"), attrs.get("scale")
     if bits is not None:
         unpacked = np.unpackbits(block, axis=1, count=int(bits), bitorder="little")
@@ -262,7 +268,7 @@ def decode(block: NDArray[Any], attrs: Any) -> NDArray[Any]:
         block *= 2
         block -= 1
     if scale is not None:
-        block = block * block.dtype.type(scale)
+        block *= block.dtype.type(scale)
     return block
 
 

@@ -17,7 +17,7 @@ from gramian.blocks import Grid, Plan, Step
 from gramian.errors import GramianWarning, InputError, InputTypeError
 from gramian.gram import GramOperator
 from gramian.moments import MomentPass, row_moments
-from gramian.nystroem import NystroemFeatures, Rotation, upright
+from gramian.nystroem import NystroemFeatures, Rotation, signs_upright
 from gramian.streams import Stream, draw_rows, generator, seed_of
 from gramian.validation import choice, integer
 
@@ -457,7 +457,7 @@ def _leading(values: Array, vectors: Array, k: int) -> tuple[Array, Array]:
 
 def _signed(vectors: Array) -> Array:
     """Each column with the sign that makes its entry of largest magnitude (the first of equals) positive."""
-    return np.ascontiguousarray(upright(vectors, vectors))
+    return np.ascontiguousarray(vectors * signs_upright(vectors))
 
 
 def _norms(columns: Array) -> Array:

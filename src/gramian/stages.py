@@ -24,7 +24,7 @@ from sklearn.pipeline import Pipeline
 
 from gramian import engine, models
 from gramian.blocks import ArraySpec, Grid, Plan, Step
-from gramian.curves import kernel_error, neighbourhoods, path, spectrum
+from gramian.curves import kernel_error, kernel_error_plan, neighbourhoods, path, spectrum
 from gramian.errors import InputError, StoreError
 from gramian.gram import KERNELS, GramOperator
 from gramian.job import COMMANDS, JobError, Stage, json_text
@@ -39,6 +39,7 @@ from gramian.store.layout import (
     copy_side_arrays,
     create_array,
     create_store,
+    finish_store,
     open_dataset,
     open_store,
 )
@@ -141,12 +142,17 @@ class Action(ABC):
     def run(self, session: Session, run: Run | None, *, force: bool) -> dict[str, Any]:
         """Make the output; the facts to keep: results, choices and curves."""
 
-    def target_spec(self, name: str) -> ArraySpec:
-        """Of an array that is learnt from, as a plan needs it: labels count as one column a class."""
+    def planned_target(self, name: str) -> Any:
+        """What is learnt from, as a plan needs it: labels count as one column a class.
+
+        Those that have no names are read.
+        """
         spec, classes = self.view.spec(name), self.view.source.classes
-        if name == "target" or not classes:
+        if name == "target":
             return spec
-        return replace(spec, shape=(spec.shape[0], len(classes)))
+        if classes or not self._given:
+            return replace(spec, shape=(spec.shape[0], max(2, len(classes))))
+        return self.view.array(name)
 
     def inputs(self) -> dict[str, Any]:
         """Fingerprints of what no earlier stage has made, by path."""
@@ -207,12 +213,6 @@ class Action(ABC):
         ):  # its document is lost or damaged, its arrays may not be
             facts = {"format": FORMAT, "kind": self.kind, **attrs}
             return zarr.create_group(self.stage.out, zarr_format=3, attributes={"gramian": facts})
-
-    def _finish(self, group: zarr.Group) -> None:
-        """From now on the store may be read."""
-        facts = dict(group.attrs["gramian"])  # type: ignore[arg-type]
-        if not facts.pop("complete", True):
-            group.attrs["gramian"] = facts
 
     def _record(self, run: Run | None, group: zarr.Group, written: tuple[str, ...] = ()) -> None:
         """Record the arrays that this process wrote itself, all but those that the engine has recorded."""
@@ -283,9 +283,10 @@ class Featurize(Action):
 
     def plan(self) -> Plan:
         X = self.view.spec(self.name)
-        y = () if self.target is None else (self.target_spec(self.target),)
+        y = () if self.target is None else (self.planned_target(self.target),)
         fit = self.map.plan(X, *y) if self._from is None else Plan()
-        return fit + Plan((self.map.expected(X)[0],)) + _copy_plan(self.view)
+        stored = Plan((self.map.expected(X)[0],))
+        return fit + stored + kernel_error_plan(self.map, X) + _copy_plan(self.view)
 
     def promise(self) -> Source:
         assert self.stage.out is not None
@@ -312,10 +313,10 @@ class Featurize(Action):
         self._record(run, group, written=("features",))
         with session(""):
             engine.write(row_map, out, X, name="features")
-        self._finish(group)
+        finish_store(group)
         return {
             "choices": _choices(fitted),
-            "curves": {**kernel_error(fitted, X, out), **spectrum(fitted), **self._climbed(fitted, X)},
+            "curves": {**kernel_error(fitted, X), **spectrum(fitted), **self._climbed(fitted, X)},
             "shape": list(engine.spec_of(out).shape),
         }
 
@@ -354,7 +355,7 @@ class Gram(Action):
         spec, n_bits = self.view.spec(self.name), self.view.source.n_bits
         if self.kernel.reads != "features":
             return spec, self._operator(spec)
-        spec = ArraySpec((spec.shape[0], -(-n_bits // 8)), np.dtype(np.uint8), spec.chunks)
+        spec = replace(spec, shape=(spec.shape[0], -(-n_bits // 8)), dtype=np.dtype(np.uint8))
         return spec, GramOperator(spec, kernel=self.kernel.name, **{"n_bits": n_bits, **self.stage.set})
 
     def reads(self) -> list[str]:
@@ -382,7 +383,7 @@ class Gram(Action):
         self._record(run, group, written=("gram",))
         with session(""):
             engine.write_tiles(tile_map, out, *operator.sources, name="gram")
-        self._finish(group)
+        finish_store(group)
         return {"shape": list(tile_map.shape)}
 
 
@@ -412,7 +413,8 @@ class Fit(Action):
         return {array: name for array, name in found.items() if self.view.has(array) and name in accepted}
 
     def plan(self) -> Plan:
-        return Plan(self.estimator.plan(self.view.spec(self.name), self.target_spec(self.target)).steps)
+        y = self.planned_target(self.target)
+        return Plan(self.estimator.plan(self.view.spec(self.name), y).steps)
 
     def arrays(self) -> Mapping[str, ArraySpec]:
         return {}
@@ -555,7 +557,7 @@ class Predict(Use):
             out = create_array(group, name, row_map.shape, row_map.dtype, row_map.grids, attrs)
             with session(""):
                 engine.write(row_map, out, X, name=name)
-        self._finish(group)
+        finish_store(group)
         return {"shape": [engine.spec_of(X).shape[0]]}
 
 

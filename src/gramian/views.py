@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from gramian import engine, models
 from gramian.blocks import ArraySpec
 from gramian.errors import InputError, StoreError
 from gramian.job import Rows
+from gramian.sources import picked
 from gramian.store.layout import (
     SIDE_ARRAYS,
     open_dataset,
@@ -105,7 +106,7 @@ class View:
     def spec(self, name: str) -> ArraySpec:
         """Shape, dtype and chunks of the chosen rows."""
         spec = self.source.specs[name]
-        return spec if self.indices is None else replace(spec, shape=(len(self.indices), *spec.shape[1:]))
+        return spec if self.indices is None else picked(spec, self.indices)
 
     def array(self, name: str) -> Any:
         """The chosen rows of an array that exists by now."""

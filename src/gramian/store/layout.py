@@ -308,7 +308,8 @@ def create_store(
         A folder, or a URL that fsspec opens for writing.
     kind : {"dataset", "features", "gram", "predictions", "model"}
     attrs : mapping, optional
-        What the store says of itself beside its format and kind; JSON values.
+        What the store says of itself beside its format and kind; JSON values. ``"complete": False`` marks it
+        as begun: it cannot be opened before `finish_store`.
     force : bool, default False
         Replace a store of this package, or an empty folder. Nothing else is ever removed, and a data set
         gives way to a data set alone.
@@ -329,6 +330,13 @@ def create_store(
     with _writing(path):
         _make_way(path, kind, force)
         return zarr.create_group(path, zarr_format=3, attributes={"gramian": facts})
+
+
+def finish_store(group: zarr.Group) -> None:
+    """Take the mark ``"complete": False`` from a store that was created with it: now it may be read."""
+    facts = dict(group.attrs["gramian"])  # type: ignore[arg-type]
+    if not facts.pop("complete", True):
+        group.attrs["gramian"] = facts
 
 
 @contextmanager
