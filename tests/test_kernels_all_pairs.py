@@ -1,5 +1,7 @@
 """Truncation: what is left out changes the objective by less than its bound, and the bound is small."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,8 @@ from numpy.testing import assert_allclose
 
 from gramian.kernels import all_pairs
 from gramian.kernels.all_pairs import neighbour_gradient, spatial_order
-from gramian.kernels.neighbours import OBJECTIVES, pack_points
+from gramian.kernels.neighbours import BLOCK, OBJECTIVES, neighbour_scratch, pack_points
+from gramian.nca import pair_step
 from tests.contracts import drawn
 
 
@@ -75,6 +78,27 @@ def test_threads_change_no_bit(small_leaves):
         found = neighbour_gradient(Z, labels, truncate=True, mapper=pool.map)
     assert found.value == wanted.value
     assert (found.slope == wanted.slope).all()
+
+
+@pytest.mark.parametrize("function", ["_leaf_sums", "_leaf_laplacian"])
+def test_a_task_takes_no_more_than_a_pass_declares(small_leaves, monkeypatch, function):
+    """Many leaves meet many others: what a task adds up does not grow with the tiles it meets."""
+    rng = np.random.default_rng(0)
+    n, c, labels = 12000, 2, np.arange(12000) // 4000
+    Z = rng.standard_normal((n, c)) * 3 + 200 * labels[:, None]
+    peaks, real = [], getattr(all_pairs, function)
+
+    def watched(*arguments, **how):
+        tracemalloc.start()
+        found = real(*arguments, **how)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        return found
+
+    monkeypatch.setattr(all_pairs, "LEAVES", 16)
+    monkeypatch.setattr(all_pairs, function, watched)
+    assert 0.2 < neighbour_gradient(Z, labels, truncate=True).kept < 0.6
+    assert max(peaks) < pair_step(n, c, Z.dtype, 1).task_bytes - 2 * BLOCK * neighbour_scratch((c,), Z.dtype)
 
 
 def test_close_points_are_all_met():

@@ -1,5 +1,7 @@
 """Neighbourhood components analysis: the optimum of scikit-learn, the same bits everywhere, helpful words."""
 
+import warnings
+
 import dask
 import dask.array as da
 import numpy as np
@@ -308,18 +310,68 @@ def test_a_batch_of_all_rows_has_the_exact_gradient():
     A = np.random.default_rng(0).standard_normal((2, 6))
     exact = problem.evaluate(A)
     terms, p, gradient = nca._Batches(problem, 0, 150, 150).gradient(A, X - X.mean(axis=0), np.arange(150))
-    assert_allclose(terms, exact.value)
-    assert_allclose(p / 150, exact.accuracy)
+    assert_allclose(terms.sum(), exact.value)
+    assert_allclose(p.mean(), exact.accuracy)
     assert_allclose(gradient, exact.gradient, atol=1e-10 * np.abs(exact.gradient).max())
 
 
 # ------------------------------------------------------------------------------------- words that help
 
 
-def test_a_saturated_objective_is_told():
+@pytest.mark.parametrize("solver", ["lbfgs", "cg", "minibatch"])
+@pytest.mark.parametrize("scale", [100, 1000])
+def test_a_saturated_objective_is_told(scale, solver):
     X, y = classes_of()
-    with pytest.warns(GramianWarning, match=r"saturated .* rows .*; scale the columns"):
-        NeighborhoodComponentsAnalysis(2, init="pca").fit(1e3 * X, y)
+    model = NeighborhoodComponentsAnalysis(2, init="pca", solver=solver, max_iter=10)
+    with pytest.warns(GramianWarning, match=r"saturated .* 300 rows .* went from .*; scale the columns"):
+        model.fit(scale * X, y)
+
+
+@pytest.mark.parametrize("objective", ["accuracy", "kl"])
+def test_a_start_where_few_rows_can_move_is_told(objective):
+    """Some rows still have a choice, and the optimiser goes on among them: the others stay wrong."""
+    X, y = load_digits(return_X_y=True)
+    model = NeighborhoodComponentsAnalysis(2, objective=objective, init="pca", max_iter=10)
+    with pytest.warns(GramianWarning, match="saturated at its start"):
+        model.fit(100 * X, y)
+
+
+def test_an_optimum_is_not_called_saturated():
+    X, y = np.array([[0.0], [0.1], [9.0]]), [0, 0, 1]
+    assert NeighborhoodComponentsAnalysis(1, init="pca").fit(X, y).objective_ == 2  # one row is alone
+    X, y = load_iris(return_X_y=True)
+    model = NeighborhoodComponentsAnalysis(2, objective="kl", init="pca").fit(1000 * X, y)
+    assert model.expected_accuracy_ > 0.99
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "cg", "minibatch"])
+def test_a_callback_ends_the_fit_and_its_errors_pass_through(solver):
+    X, y = classes_of()
+
+    def stop_at_2(A, i):
+        A[:] = np.nan  # a copy
+        if i == 2:
+            raise StopIteration
+
+    model = NeighborhoodComponentsAnalysis(2, solver=solver, callback=stop_at_2).fit(X, y)
+    assert model.n_iter_ == 2
+    assert np.isfinite(model.components_).all()
+    with pytest.raises(ZeroDivisionError):
+        NeighborhoodComponentsAnalysis(2, solver=solver, callback=lambda A, i: i / 0).fit(X, y)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-160, 1e-100, 1e-30, 1e30, 1e100])
+def test_mini_batches_take_any_scale(scale):
+    X, y = classes_of()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GramianWarning)  # columns of 1e-200 have no spread in float64
+        model = NeighborhoodComponentsAnalysis(2, solver="minibatch", max_iter=3).fit(scale * X, y)
+    assert np.isfinite(model.components_).all()
+
+
+def test_columns_that_an_offset_leaves_few_digits_are_not_called_constant():
+    X, y = classes_of()
+    NeighborhoodComponentsAnalysis(2, max_iter=2).fit(X[:, :-1] + 1e12, y)
 
 
 def test_columns_of_different_spread_and_constant_ones_are_told():
@@ -361,7 +413,26 @@ BAD = {
     "max_iter": ({"max_iter": 0}, lambda X, y: (X, y), "max_iter is 0"),
     "batch": ({"solver": "minibatch", "batch_size": 301}, lambda X, y: (X, y), "batch_size is 301"),
     "scale": ({"init": 1e300 * np.eye(2, 6)}, lambda X, y: (X, y), "scale"),
+    "init None": ({"init": None}, lambda X, y: (X, y), "init is None; give one of 'auto'"),
+    "init number": ({"init": 3}, lambda X, y: (X, y), "init is 3; give one of 'auto'"),
+    "warm_start": ({"warm_start": "yes"}, lambda X, y: (X, y), "warm_start is 'yes'"),
+    "callback": ({"callback": "print"}, lambda X, y: (X, y), "callback is 'print'"),
+    "verbose": ({"verbose": "loud"}, lambda X, y: (X, y), "verbose is 'loud'"),
+    "two types": ({}, lambda X, y: (X, np.array(["a", 1] * 150, object)), "give labels of one type"),
+    "None": ({}, lambda X, y: (X, np.array(["a", None] * 150, object)), "none of them missing"),
+    "bytes": ({}, lambda X, y: (X, np.array([b"a", b"b"] * 150)), "make them text"),
+    "columns of labels": ({}, lambda X, y: (X, np.c_[y, y]), "give one class label for each row"),
 }
+
+
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
+@pytest.mark.parametrize("solver", ["lbfgs", "minibatch"])
+@pytest.mark.parametrize("init", ["auto", "pca", "identity"])
+def test_columns_whose_products_overflow_are_refused(init, solver):
+    X, y = classes_of()
+    model = NeighborhoodComponentsAnalysis(2, init=init, solver=solver)
+    with pytest.raises(InputError, match="overflow float64; divide each column by its largest value"):
+        model.fit(1e200 * X, y)
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -41,6 +41,11 @@ REMEDIES = {  # by words of scikit-learn's messages
     "np.matrix": "give numpy.asarray(matrix)",
     "feature names": "give the same columns, in the same order",
     "inconsistent numbers": "give one value for each row of X",
+    "should be a 1d array": "give one class label for each row",
+    "label type": "give one class label for each row: whole numbers or text, none of them missing",
+    "represented as bytes": "make them text, for example by y.astype(str)",
+    "not supported between": "give labels of one type, whole numbers or text, none of them missing",
+    "while dim <=": "Reshape your data to rows and columns, for example by array.reshape(len(array), -1)",
 }
 
 

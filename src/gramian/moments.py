@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from gramian import engine
 from gramian.blocks import ArraySpec, Grid, Step
+from gramian.errors import InputError
 from gramian.kernels.linear import signs
 from gramian.validation import matrix, target_block, weights_block
 
@@ -43,6 +44,14 @@ def above_rounding(values: Array, size: int, dtype: Any = np.float64) -> NDArray
     """
     cut = 4 * np.sqrt(size) * float(np.finfo(dtype).eps)
     return np.asarray(values > cut * values.max(initial=0.0))
+
+
+def refuse_overflow(moments: Moments) -> None:
+    """Refuse columns whose products are beyond float64."""
+    if not np.isfinite(moments.scatter).all():
+        raise InputError(
+            "products of the columns overflow float64", "divide each column by its largest value"
+        )
 
 
 def moment_grid(n_rows: int, row_bytes: int, width: int, n_parts: int) -> Grid:

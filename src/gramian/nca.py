@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from gramian import engine
 from gramian.blocks import ArraySpec, Grid, Plan
 from gramian.engine import RowMap, Step, spec_of, sum_step
-from gramian.errors import GramianWarning, InputError
+from gramian.errors import GramianWarning, InputError, InputTypeError
 from gramian.inputs import (
     check_columns,
     check_rows_and_labels,
@@ -48,9 +48,9 @@ from gramian.kernels.neighbours import (
     pack_points,
     shifted_laplacian,
 )
-from gramian.moments import MomentPass, Moments, PlainFeatures, row_moments
+from gramian.moments import MomentPass, Moments, PlainFeatures, refuse_overflow, row_moments
 from gramian.streams import Stream, draw_rows, generator, seed_of
-from gramian.validation import choice, integer, real, same_columns
+from gramian.validation import boolean, choice, integer, real, same_columns, shown
 
 Array = NDArray[Any]
 Float64 = NDArray[np.float64]
@@ -66,7 +66,9 @@ RATE = 0.05  # of a step of a mini-batch, relative to the entries of the map
 DECAY = 0.9, 0.999  # of the first and the second moment of the gradient, Adam's own
 PATIENCE = 3  # epochs without a gain above tol after which mini-batches end
 LDA_RANK = 1e-4  # singular values of scikit-learn's discriminant analysis that count
-FLAT = 1e-6  # sum of p (1 - p) a row, below which no step changes anything
+FLAT = 1e-6  # relative gain, or part of the rows, that counts as none
+STUCK = 0.01  # mean of p (1 - p), relative to what p lacks of 1, below which few steps change anything
+CONSTANT = 1e-15  # spread of a column relative to its mean that is no more than rounding
 UNEVEN = 1e3  # ratio of the columns' spreads that is worth a warning
 
 
@@ -266,8 +268,8 @@ class _Adam:
     steps : int
     objective : float
         Mean of the terms a row over the last epoch.
-    accuracy : float
-        Mean of p over it.
+    accuracy, slack : float
+        Mean of p and of ``p (1 - p)`` over it.
     """
 
     A: Float64
@@ -276,18 +278,19 @@ class _Adam:
     steps: int = 0
     objective: float = -np.inf
     accuracy: float = 0.0
+    slack: float = 0.0
 
     def packed(self) -> Float64:
         """As one vector, for the records of a run."""
         maps = [self.A.ravel(), self.first.ravel(), self.second.ravel()]
-        return np.concatenate([[self.steps, self.objective, self.accuracy], *maps])
+        return np.concatenate([[self.steps, self.objective, self.accuracy, self.slack], *maps])
 
     @classmethod
     def of(cls, packed: Float64, n_columns: int) -> _Adam:
         """The reverse."""
-        steps, objective, accuracy = packed[:3].tolist()
-        A, first, second = packed[3:].reshape(3, -1, n_columns).copy()
-        return cls(A, first, second, int(steps), objective, accuracy)
+        steps, objective, accuracy, slack = packed[:4].tolist()
+        A, first, second = packed[4:].reshape(3, -1, n_columns).copy()
+        return cls(A, first, second, int(steps), objective, accuracy, slack)
 
     def step(self, gradient: Float64, rate: float) -> _Adam:
         """Uphill by the scaled gradient."""
@@ -296,7 +299,7 @@ class _Adam:
         steps = self.steps + 1
         root = np.sqrt(second / (1 - DECAY[1] ** steps))
         ascent = np.divide(first / (1 - DECAY[0] ** steps), root, out=np.zeros_like(first), where=root > 0)
-        return _Adam(self.A + rate * ascent, first, second, steps, self.objective, self.accuracy)
+        return replace(self, A=self.A + rate * ascent, first=first, second=second, steps=steps)
 
 
 class _Batches:
@@ -313,21 +316,21 @@ class _Batches:
     def epoch(self, state: _Adam, number: int, rate: float) -> _Adam:
         """Every row once, in random order: blocks of rows, and rows within a block."""
         random = generator(self._seed, Stream.BATCHES, number)
-        terms = accuracy = 0.0
+        n, seen = self._problem.n_rows, np.zeros(3)
         for block in random.permutation(len(self._grid)):
             part = self._grid[int(block)]
             rows = self._centred(engine.take(self._problem.X, np.arange(part.start, part.stop)))
             order = random.permutation(len(rows))
             for start in range(0, len(rows), self._size):
                 chosen = order[start : start + self._size]
-                found, p, gradient = self.gradient(state.A, rows[chosen], part.start + chosen)
+                terms, p, gradient = self.gradient(state.A, rows[chosen], part.start + chosen)
                 state = state.step(gradient / len(chosen), rate)
-                terms, accuracy = terms + found, accuracy + p
-        n = self._problem.n_rows
-        return _Adam(state.A, state.first, state.second, state.steps, terms / n, accuracy / n)
+                seen += terms.sum(), p.sum(), (p * (1 - p)).sum()
+        objective, accuracy, slack = (seen / n).tolist()
+        return replace(state, objective=objective, accuracy=accuracy, slack=slack)
 
-    def gradient(self, A: Float64, rows: Array, indices: Indices) -> tuple[float, float, Float64]:
-        """Terms of the objective and p of some rows, summed, and the gradient by A."""
+    def gradient(self, A: Float64, rows: Array, indices: Indices) -> tuple[Float64, Float64, Float64]:
+        """Terms of the objective and p of some rows, and the gradient of the sum of their terms by A."""
         Z = np.asarray(A, rows.dtype)
         a = pack_points(rows @ Z.T, self._problem.codes[indices])
         b = pack_points(self._rows @ Z.T, self._codes)
@@ -337,7 +340,7 @@ class _Batches:
         terms, p, q = neighbour_terms(logs, self._problem.objective)
         own, across = shifted_laplacian(a, b, logs, q, skip)
         gradient = 2 * (own.astype(rows.dtype) @ rows + across.astype(rows.dtype) @ self._rows)
-        return float(terms.sum()), float(p.sum()), gradient.astype(np.float64)
+        return terms, p, gradient.astype(np.float64)
 
     def _centred(self, rows: Array) -> Array:
         return (rows - self._problem.mean).astype(self._problem.dtype)
@@ -374,15 +377,20 @@ class _Settings:
         solver = choice(model.solver, "solver", SOLVERS)
         if solver == "auto":
             solver = "lbfgs" if n_rows <= EXACT_ROWS else "minibatch"
-        integer(model.verbose, "verbose", low=0)
+        integer(int(model.verbose) if isinstance(model.verbose, bool) else model.verbose, "verbose", low=0)
         real(model.tol, "tol")
+        boolean(model.warm_start, "warm_start")
+        if model.callback is not None and not callable(model.callback):
+            raise InputTypeError(
+                f"callback is {shown(model.callback)}", "give a function of the map and of the iteration"
+            )
         max_iter = integer(model.max_iter, "max_iter")
         batch_size = _some_rows(model.batch_size, "batch_size", BATCH, n_rows)
         n_references = _some_rows(model.n_references, "n_references", REFERENCES, n_rows)
         init, c = model.init, model.n_components
         if c is not None:
             integer(c, "n_components")
-        if isinstance(init, str):
+        if isinstance(init, str) or np.ndim(init) == 0:
             c = d if c is None else c
             init = choice(init, "init", INITS)
             if init == "auto":
@@ -424,6 +432,7 @@ class _Teller:
             self._done = 0
 
     def __call__(self, A: Float64, value: float) -> None:
+        """Raises StopIteration where the callback asks for the end so, as SciPy's solvers take it."""
         self._done += 1
         engine.tell("iterations", self._done, self._most)
         if self._model.verbose:
@@ -438,7 +447,7 @@ def _warn_of_columns(moments: Moments) -> None:
     """Constant columns, and columns of very different spread."""
     spread = np.sqrt(np.maximum(np.diagonal(moments.gram), 0.0) / moments.weight)
     size = np.abs(moments.feature_mean)
-    constant = spread <= 1e-12 * size
+    constant = spread <= CONSTANT * size
     if constant.any():
         warnings.warn(
             f"{int(constant.sum())} of {len(spread)} columns are constant, the first is column "
@@ -490,7 +499,7 @@ class NeighborhoodComponentsAnalysis(
     tol : float, default 1e-5
         Relative gain and, for exact solvers, largest entry of the gradient at which it ends.
     callback : callable or None, default None
-        ``callback(A.ravel(), n_iter)`` after each iteration.
+        ``callback(A.ravel(), n_iter)`` after each iteration; it ends the fit by raising StopIteration.
     verbose : int, default 0
         Above 0: a line for each iteration on standard output.
     random_state : int, Generator, RandomState or None, default None
@@ -587,6 +596,8 @@ class NeighborhoodComponentsAnalysis(
                 f"y holds {len(classes)} classes of one row each", "give classes of two rows or more"
             )
         self.classes_ = classes
+        self.codes_ = codes.astype(np.int64)
+        self.singleton_rows_ = int((sizes == 1).sum())
         self.seed_ = seed_of(self.random_state)
         with engine.staged(X) as (X,):
             (moments,) = row_moments(
@@ -597,6 +608,7 @@ class NeighborhoodComponentsAnalysis(
                 n_classes=len(classes),
                 name="moments",
             )
+            refuse_overflow(moments)
             _warn_of_columns(moments)
             with engine.pinned():
                 self.start_, self.init_ = self._start(settings, moments, codes)
@@ -611,8 +623,6 @@ class NeighborhoodComponentsAnalysis(
             self.components_ = A.astype(problem.dtype)
             self.mean_ = moments.feature_mean
             self.points_ = problem.points(A)
-        self.codes_ = codes.astype(np.int64)
-        self.singleton_rows_ = int((sizes == 1).sum())
         return self
 
     def _start(self, settings: _Settings, moments: Moments, codes: Indices) -> tuple[Float64, str]:
@@ -684,29 +694,36 @@ class NeighborhoodComponentsAnalysis(
         self.objective_, self.objective_history_ = last.value, np.array(history)
         self.expected_accuracy_, self.underflow_rows_ = last.accuracy, last.n_underflow
         self.kept_pairs_, self.truncation_error_ = last.kept, last.error
-        self._judge(last, len(history) - 1, history, problem, str(result.message))
+        if not self._saturated(next(iter(seen.values())), last):
+            self._judge(last, history, str(result.message))
         if result.nit >= settings.max_iter and self.verbose:
             warnings.warn(
                 f"{result.nit} iterations were not enough; raise max_iter", ConvergenceWarning, stacklevel=3
             )
         return np.asarray(A)
 
-    def _judge(
-        self, last: Evaluation, steps: int, history: list[float], problem: _Problem, message: str
-    ) -> None:
-        """Warn where the optimiser had nothing to go by."""
-        gain = history[-1] - history[0]
-        if steps > 1 and gain > abs(history[0]) * FLAT:
-            return
-        if last.slack < FLAT and last.accuracy < 1 - FLAT:
+    def _saturated(self, first: Evaluation | _Adam, last: Evaluation | _Adam) -> bool:
+        """Warn where most rows were sure of their neighbours at the start, and few came to be right."""
+        n = len(self.codes_)
+        lacking = 1 - self.singleton_rows_ / n - first.accuracy
+        gained = last.accuracy - first.accuracy
+        found = lacking > FLAT and first.slack < STUCK * lacking and gained < lacking / 2
+        if found and self.init_ != "warm_start":
             warnings.warn(
-                f"the objective is saturated at its start: {last.n_underflow} of {problem.n_rows} rows have "
-                "neighbours too far away for any step to count, and A stays as it was; scale the columns "
-                "(StandardScaler), or give a smaller init",
+                f"the objective is saturated at its start: {n} rows are sure of their neighbours, right or "
+                f"wrong (p (1 - p) is {first.slack:.1e} on average), and the expected accuracy went from "
+                f"{first.accuracy:.3f} to {last.accuracy:.3f}; scale the columns (StandardScaler), or give a "
+                "smaller init",
                 GramianWarning,
                 stacklevel=4,
             )
-        elif last.slack >= FLAT and steps <= 1 and gain <= abs(history[0]) * FLAT:
+        return found
+
+    def _judge(self, last: Evaluation, history: list[float], message: str) -> None:
+        """Warn where the optimiser ended at its start, and not for want of anything to gain."""
+        steps, gain = len(history) - 1, history[-1] - history[0]
+        lacking = 1 - self.singleton_rows_ / len(self.codes_) - last.accuracy
+        if lacking > FLAT and steps <= 1 and gain <= abs(history[0]) * FLAT:
             warnings.warn(
                 f"the optimiser ended near its start after {steps} iteration(s) ({message}); scale the "
                 "columns (StandardScaler), or give another init or a smaller tol",
@@ -720,8 +737,9 @@ class NeighborhoodComponentsAnalysis(
         """By mini-batches; every epoch is remembered."""
         batches = _Batches(problem, self.seed_, settings.batch_size, settings.n_references)
         state = _Adam(start, np.zeros_like(start), np.zeros_like(start))
-        size, history, waited = float(np.sqrt(np.mean(start**2))), list[float](), 0
-        tell = _Teller(self, settings.max_iter)
+        largest = float(np.abs(start).max())
+        size = largest * float(np.sqrt(np.mean((start / (largest or 1.0)) ** 2)))  # no square can overflow
+        tell, history, waited, earliest = _Teller(self, settings.max_iter), list[float](), 0, state
         for epoch in range(settings.max_iter):
             rate = RATE * size / np.sqrt(1 + epoch)
             packed = engine.remember(
@@ -731,8 +749,12 @@ class NeighborhoodComponentsAnalysis(
                 partial(_packed_epoch, batches, state, epoch, rate),
             )
             state = _Adam.of(packed, settings.n_columns)
+            earliest = earliest if epoch else state
             history.append(state.objective * problem.n_rows)
-            tell(state.A, history[-1])
+            try:
+                tell(state.A, history[-1])
+            except StopIteration:
+                break
             best = max(history[:-1], default=-np.inf)
             waited = 0 if history[-1] > best + self.tol * abs(history[-1]) else waited + 1
             if waited >= PATIENCE:
@@ -742,6 +764,7 @@ class NeighborhoodComponentsAnalysis(
         self.expected_accuracy_, self.underflow_rows_ = state.accuracy, 0
         self.kept_pairs_ = min(1.0, settings.n_references / problem.n_rows)
         self.truncation_error_ = 0.0
+        self._saturated(earliest, state)
         return state.A
 
     # -------------------------------------------------------------------------------- what it is for

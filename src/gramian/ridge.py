@@ -24,7 +24,14 @@ from gramian.inputs import (
     count_classes,
 )
 from gramian.kernels.linear import class_rows, linear_rows
-from gramian.moments import MomentPass, Moments, PlainFeatures, above_rounding, row_moments
+from gramian.moments import (
+    MomentPass,
+    Moments,
+    PlainFeatures,
+    above_rounding,
+    refuse_overflow,
+    row_moments,
+)
 from gramian.selection import (
     Choice,
     FoldMoments,
@@ -168,11 +175,7 @@ class _BlockwiseLinear(BaseEstimator):
     def _solve(self, moments: FoldMoments, alphas: tuple[float, ...] | None) -> None:
         self.cv_results_, total = None, moments.everything
         refuse_no_weight(total.weight)
-        if not np.isfinite(total.scatter).all():
-            raise InputError(
-                "products of the columns of X and y overflow float64",
-                "divide each column by its largest value",
-            )
+        refuse_overflow(total)
         grid = alpha_grid(total) if alphas is None else np.array(sorted(alphas, reverse=True))
         chosen = 0
         if moments.folds is not None:

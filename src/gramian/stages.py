@@ -399,7 +399,7 @@ class Fit(Action):
         remedy = "make features of it first, with gramian featurize"
         self.name = self.view.first(self.word.reads, remedy)
         self.target = self.view.first(
-            (self.word.target,), f"{stage.what} learns a {self.word.target}, bring one in"
+            (self.word.target,), f"{stage.what} learns from {self.word.target}, bring them in"
         )
         self.map = self.view.source.map if self.name == "features" else None
 

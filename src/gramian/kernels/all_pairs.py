@@ -361,11 +361,11 @@ class _Leaves:
         one = partial(_leaf_laplacian, z=self._z, met=self._met, weights=weights)
         return self._gather(len(self._z) - 1, one)
 
-    def _gather(self, height: int, function: Callable[[int], list[tuple[int, Float64]]]) -> Float64:
+    def _gather(self, height: int, function: Callable[[int], Float64]) -> Float64:
         out, firsts = np.zeros((height, self._z.shape[1])), range(0, len(self._met), LEAVES)
-        for parts in self._mapper(function, firsts):
-            for start, part in parts:
-                out[:, start : start + part.shape[1]] += part
+        for first, part in zip(firsts, self._mapper(function, firsts), strict=True):
+            start = first * LEAF
+            out[:, start : start + part.shape[1]] += part
         return out
 
 
@@ -417,7 +417,7 @@ def _gaps_of_boxes(z: Array) -> Float64:
 
 def _runs(first: int, met: NDArray[np.bool_], n: int) -> Iterator[tuple[slice, slice]]:
     """Rows of one leaf and columns of leaves that follow each other, for the leaves that a task serves."""
-    edges = _edges(n)
+    edges = [int(edge) for edge in _edges(n)]
     most = BLOCK // LEAF
     for i in range(first, min(first + LEAVES, len(met))):
         rows = slice(edges[i], edges[i + 1])
@@ -432,24 +432,32 @@ def _runs(first: int, met: NDArray[np.bool_], n: int) -> Iterator[tuple[slice, s
                 yield rows, slice(edges[part[0]], edges[part[-1] + 1])
 
 
-def _leaf_sums(first: int, *, z: Array, met: NDArray[np.bool_]) -> list[tuple[int, Float64]]:
-    """What the tiles of some leaves add to the sums, with the first row of each part."""
-    found = []
+def _leaf_sums(first: int, *, z: Array, met: NDArray[np.bool_]) -> Float64:
+    """What the tiles of some leaves add to the sums of the rows from theirs to the last they meet."""
+    out, begin = _of_leaves(2, first, met, z.shape[1])
     for rows, columns in _runs(first, met, z.shape[1]):
         a = z[:, rows]
         own, across = neighbour_sums(a, a if columns == rows else z[:, columns])
-        found += [(rows.start, own), (columns.start, across)]
-    return found
+        out[:, rows.start - begin : rows.stop - begin] += own
+        out[:, columns.start - begin : columns.stop - begin] += across
+    return out
 
 
-def _leaf_laplacian(
-    first: int, *, z: Array, met: NDArray[np.bool_], weights: Float64
-) -> list[tuple[int, Float64]]:
-    """What they add to the Laplacian product."""
-    found = []
+def _leaf_laplacian(first: int, *, z: Array, met: NDArray[np.bool_], weights: Float64) -> Float64:
+    """What they add to the Laplacian product of these rows."""
+    out, begin = _of_leaves(len(z) - 1, first, met, z.shape[1])
     for rows, columns in _runs(first, met, z.shape[1]):
         a, w, v = z[:, rows], weights[:, rows], weights[:, columns]
         if w.any() or v.any():
             own, across = neighbour_laplacian(a, a if columns == rows else z[:, columns], w, v)
-            found += [(rows.start, own), (columns.start, across)]
-    return found
+            out[:, rows.start - begin : rows.stop - begin] += own
+            out[:, columns.start - begin : columns.stop - begin] += across
+    return out
+
+
+def _of_leaves(height: int, first: int, met: NDArray[np.bool_], n: int) -> tuple[Float64, int]:
+    """Zeros for what some leaves add, up to the last row that they meet, and their first row."""
+    edges, last = _edges(n), np.flatnonzero(met[first : first + LEAVES].any(axis=0))
+    begin = int(edges[first])
+    end = int(edges[last[-1] + 1]) if len(last) else begin
+    return np.zeros((height, end - begin)), begin
