@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from gramian import cluster, dispatch, engine, maps, sources
 from gramian.blocks import ArraySpec, Grid
-from gramian.errors import ClusterError, InputError, InputTypeError, PlanError, StoreError
+from gramian.errors import ClusterError, InputError, InputTypeError, PlanError, RunError, StoreError
 from gramian.store.layout import create_array
 from gramian.store.run import Run
 from gramian.store.writer import write_block
@@ -426,6 +426,25 @@ def test_a_value_of_other_rows_or_another_key_is_not_replayed(tmp_path: Path) ->
         other = engine.remember("step", (np.ones(3),), [data()], lambda: np.ones(2))
         third = engine.remember("step", (np.ones(3),), [data() + 1], lambda: np.full(2, 2.0))
     assert [first[0], other[0], third[0]] == [0, 1, 2]
+
+
+def test_a_session_of_other_versions_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine.session(run=tmp_path / "run"):
+        engine.row_sum(moments, GRID, data(), name="one")
+    with engine.session(run=tmp_path / "run"):
+        engine.row_sum(moments, GRID, data(), name="one")
+    monkeypatch.setattr(engine, "versions", lambda: {"numpy": "0.1"})
+    with (
+        pytest.raises(RunError, match=r"was begun elsewhere: .*numpy .* -> 0\.1"),
+        engine.session(run=tmp_path / "run"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(("limit", "error"), [("2GiB", InputTypeError), (0, InputError)])
+def test_a_limit_that_is_no_number_of_bytes_is_refused(limit: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="max_memory is"), engine.session(max_memory=limit):
+        pass
 
 
 def test_progress_counts_every_block(tmp_path: Path) -> None:

@@ -27,9 +27,9 @@ import zarr.storage
 from numpy.typing import NDArray
 
 from gramian.blocks import ArraySpec, Grid
-from gramian.errors import InputError, InputTypeError, StoreError
+from gramian.errors import InputError, InputTypeError
 from gramian.store.layout import create_array
-from gramian.store.writer import checksum, first_missing, reading, write_block
+from gramian.store.writer import checksum, reading, refuse_lost, write_block
 from gramian.validation import numpy_array, refuse_masked
 
 CONSTANT = 256 << 10  # larger arrays within a function travel to remote workers as files
@@ -108,7 +108,7 @@ def as_array(array: Any, name: str = "X") -> Any:
         )
     refuse_masked(array, name)
     if isinstance(array, (np.ndarray, zarr.Array, Raw, Selected)):
-        refuse_lost(array, name)
+        refuse_lost_of_ours(array, name)
         return array
     if is_dask(array):
         if any(np.isnan(size) for sizes in array.chunks for size in sizes):
@@ -121,26 +121,15 @@ def as_array(array: Any, name: str = "X") -> Any:
     return numpy_array(array, name)
 
 
-def refuse_lost(array: Any, name: str) -> None:
-    """Refuse an array of a store of this package from which a chunk is lost: it would be read as zeros.
+def refuse_lost_of_ours(array: Any, name: str) -> None:
+    """Refuse an array of a store of this package from which a chunk is lost.
 
     Foreign arrays may leave out chunks of their fill value.
-
-    Raises
-    ------
-    StoreError
-        With the key of the first chunk that is lost.
     """
     while isinstance(array, (Raw, Selected)):
         array = array.array
-    if not isinstance(array, zarr.Array) or not _is_ours(array):
-        return
-    lost = first_missing(array)
-    if lost is not None:
-        raise StoreError(
-            f"{name} has lost the chunk {array.metadata.encode_chunk_key(lost)} of {array.store_path}",
-            "make the store again, or resume the run that made it",
-        )
+    if isinstance(array, zarr.Array) and _is_ours(array):
+        refuse_lost(array, name)
 
 
 def _is_ours(array: zarr.Array[Any]) -> bool:

@@ -25,7 +25,7 @@ from zarr.core.sync import sync
 
 from gramian.blocks import Grid, size_text
 from gramian.errors import GramianError, StoreError
-from gramian.store.writer import block_shape, write_block
+from gramian.store.writer import block_shape, reading, refuse_lost, write_block
 from gramian.validation import boolean
 
 FORMAT = 1
@@ -557,6 +557,7 @@ def copy_side_arrays(
     for name in SIDE_ARRAYS:
         array = source.arrays.get(name)
         if array is not None:
+            refuse_lost(array, name)
             count = array.shape[0] if rows is None else len(rows)
             step = block_shape(present[0] if present else array)[0]
             written[name] = _copy_rows(array, group, name, Grid(count, step), rows)
@@ -576,7 +577,8 @@ def _copy_rows(
     out = create_array(group, name, (grid.size, *tail), array.dtype, (grid,), dict(array.attrs))
     written = {}
     for block, part in enumerate(grid):
-        values = array[part] if rows is None else array.oindex[np.asarray(rows[part], dtype=np.intp)]
+        with reading(array):
+            values = array[part] if rows is None else array.oindex[np.asarray(rows[part], dtype=np.intp)]
         index = (block, *(0 for _ in tail))
         written[index] = write_block(out, index, np.asarray(values))
     return written
