@@ -149,12 +149,16 @@ def prepare(job: Job, seeds: Mapping[str, int] | None = None) -> list[Action]:
 
 
 def total_plan(actions: list[Action]) -> Plan:
-    """The sum of the plans of all stages."""
+    """The sum of the plans of all stages, beside the rows that each has chosen."""
     total = Plan()
     for action in actions:
         with wrong_words(action.stage.set):
             total += action.plan().prefixed(action.stage.name)
-    return total
+    return total.holding(_held_bytes(actions))
+
+
+def _held_bytes(actions: list[Action]) -> int:
+    return sum(action.view.held_bytes for action in actions)
 
 
 @dataclass(frozen=True)
@@ -330,7 +334,8 @@ def _run_stages(
             records.append({"stage": name, **recorded.stages[name]})
             continue
         with _shared_scratch(job):
-            facts = _run_stage(job, action, planned, recorded, force=force, watch=watch)
+            plan = action.plan().holding(_held_bytes(actions))
+            facts = _run_stage(job, action, plan, planned.place, recorded, force=force, watch=watch)
         if recorded is not None:
             recorded.complete(name, facts)
         computed.append(name)
@@ -356,10 +361,10 @@ def _shared_scratch(job: Job) -> Iterator[None]:
 
 
 def _run_stage(
-    job: Job, action: Action, planned: Outline, recorded: Run | None, *, force: bool, watch: Watch
+    job: Job, action: Action, plan: Plan, place: Place, recorded: Run | None, *, force: bool, watch: Watch
 ) -> dict[str, Any]:
     """One stage in a session of its own; its facts."""
-    place, name = planned.place, action.stage.name
+    name = action.stage.name
     blocks = _Blocks(name, watch)
     began = time.monotonic()
     watch.say(f"{name}: {action.stage.command} {action.stage.what}")
@@ -379,7 +384,7 @@ def _run_stage(
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(time.monotonic() - began, 3),
         "blocks": blocks.computed,
-        "planned_bytes": action.plan().total_bytes(place.workers, place.threads),
+        "planned_bytes": plan.total_bytes(place.workers, place.threads),
         "measured_bytes": None if job.cluster.scheduler else peak.total,
         **found,
     }
