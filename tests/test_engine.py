@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -160,6 +162,29 @@ def test_large_constants_travel_as_files_and_give_the_same_bits(
         shipped = sources.ship(function, place)
         assert len(pickle.dumps(shipped)) < 10_000
         assert np.array_equal(shipped(array[:5])[0], function(array[:5])[0])
+
+
+def test_a_process_holds_the_constants_of_one_function_read_once_for_all_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held: list[weakref.ref[np.ndarray]] = []
+    before: list[int] = []
+    real = sources._Unpacker.persistent_load
+
+    def load(self: Any, pid: Any) -> np.ndarray:
+        before.append(sum(reference() is not None for reference in held))
+        values = real(self, pid)
+        held.append(weakref.ref(values))
+        return values
+
+    monkeypatch.setattr(sources._Unpacker, "persistent_load", load)
+    functions = [functools.partial(projected, constant=np.full((6, 20_000), value)) for value in (1.0, 2.0)]
+    with sources.scratch() as place, ThreadPoolExecutor(4) as pool:
+        for function in functions:
+            shipped = sources.ship(function, place)
+            found = list(pool.map(shipped, [data()[:5]] * 8))
+            assert all(np.array_equal(one[0], function(data()[:5])[0]) for one in found)
+    assert before == [0, 0]
 
 
 def test_constants_that_a_worker_does_not_see_are_an_error(client: Any, tmp_path: Path) -> None:

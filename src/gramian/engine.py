@@ -49,7 +49,7 @@ from gramian.sources import (
 from gramian.store.manifest import cpu, fingerprint, versions
 from gramian.store.run import Run
 from gramian.store.writer import block_exists, check_block, reading, write_block
-from gramian.validation import integer
+from gramian.validation import integer, path_text
 
 __all__ = [
     "Progress",
@@ -145,9 +145,9 @@ def session(
     if max_memory is not None:
         integer(max_memory, "max_memory")
     with ExitStack() as stack:
-        if isinstance(run, (str, Path)):
+        if run is not None and not isinstance(run, Run):
             manifest = {"versions": versions(), "cpu": cpu()}
-            run = stack.enter_context(Run.open(run, manifest, resume=True))
+            run = stack.enter_context(Run.open(path_text(run, "run"), manifest, resume=True))
         token = _session.set(_Session(run, max_memory, on_progress, stage))
         try:
             yield

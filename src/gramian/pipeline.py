@@ -29,7 +29,7 @@ from gramian.sources import scratch_folder
 from gramian.stages import STAGES, Action, Known, opens
 from gramian.store.manifest import cpu, versions
 from gramian.store.run import Run
-from gramian.validation import boolean
+from gramian.validation import boolean, path_text
 
 SUMS = "sums"  # second part of the name of a partial sum; other names are arrays of the stage's output
 SCRATCH = ".scratch"  # in the run directory, while a stage runs on a cluster that is not ours
@@ -255,7 +255,7 @@ def run(
         raise JobError("both resume and force are given", "give --resume to go on or --force to start anew")
     if takeover and not (resume or force):
         raise JobError("takeover is given without resume", "add --resume to go on, or --force to start anew")
-    job = read_job(job) if isinstance(job, (str, Path)) else job
+    job = job if isinstance(job, Job) else read_job(path_text(job, "job"))
     watch = watch or Silent()
     before = _manifest_before(job.path)
     if before is not None and not (resume or force):

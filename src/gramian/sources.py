@@ -6,10 +6,10 @@ so that everybody sees what ``transform`` returns.
 
 from __future__ import annotations
 
-import functools
 import io
 import pickle
 import tempfile
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -393,10 +393,23 @@ class _Unpacker(pickle.Unpickler):
         return values.T if turned else values
 
 
-@functools.lru_cache(maxsize=2)
-def _unpacked(token: str, packed: bytes) -> Callable[..., Any]:  # noqa: ARG001  the token stands for the bytes
-    function: Callable[..., Any] = _Unpacker(io.BytesIO(packed)).load()
-    return function
+class _Latest:
+    """The function that this process unpacked last, once for all its threads; the one before goes first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._token, self._function = "", None
+
+    def unpacked(self, token: str, packed: bytes) -> Any:
+        with self._lock:
+            if token != self._token:
+                self._token, self._function = "", None
+                self._function = _Unpacker(io.BytesIO(packed)).load()
+                self._token = token
+            return self._function
+
+
+_LATEST = _Latest()
 
 
 @dataclass(frozen=True)
@@ -407,7 +420,7 @@ class Shipped:
     packed: bytes
 
     def __call__(self, *arguments: Any) -> Any:
-        return _unpacked(self.token, self.packed)(*arguments)
+        return _LATEST.unpacked(self.token, self.packed)(*arguments)
 
 
 def ship(function: Callable[..., Any], place: Scratch) -> Callable[..., Any]:

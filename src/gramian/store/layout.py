@@ -26,7 +26,7 @@ from zarr.core.sync import sync
 from gramian.blocks import Grid, size_text
 from gramian.errors import GramianError, StoreError
 from gramian.store.writer import block_shape, reading, refuse_lost, write_block
-from gramian.validation import boolean
+from gramian.validation import boolean, path_text
 
 FORMAT = 1
 KINDS = ("dataset", "features", "gram", "predictions", "model")
@@ -154,7 +154,7 @@ def open_dataset(path: str | os.PathLike[str], *, mode: Literal["r", "r+"] = "r"
         If there is no store, it is not one of this package, it has a later format, or its arrays do not
         agree with each other.
     """
-    path = os.fspath(path)
+    path = path_text(path, "the path")
     group = open_store(path, mode=mode)
     attrs: dict[str, Any] = dict(group.attrs["gramian"])  # type: ignore[arg-type]
     if attrs["kind"] == "model":
@@ -175,7 +175,7 @@ def open_store(path: str | os.PathLike[str], *, mode: Literal["r", "r+"] = "r") 
     StoreError
         If there is no store, it is not one of this package, or it has a later format.
     """
-    path = os.fspath(path)
+    path = path_text(path, "the path")
     local = _local(path)
     if local is not None:
         try:
@@ -320,7 +320,7 @@ def create_store(
     StoreError
         If the path exists, or, with ``force``, holds something else than a store of this package.
     """
-    path = os.fspath(path)
+    path = path_text(path, "the path")
     if kind not in KINDS:
         raise StoreError(f"the kind of a store is {kind!r}", f"give one of {', '.join(KINDS)}")
     facts = {"format": FORMAT, "kind": kind, **(attrs or {})}
@@ -360,7 +360,7 @@ def check_free(path: str | os.PathLike[str], kind: str, *, force: bool = False) 
     StoreError
         If the path exists, or, with ``force``, holds something else than a store of this package.
     """
-    path = os.fspath(path)
+    path = path_text(path, "the path")
     boolean(force, "force")
     with _writing(path):
         local = _local(path)
