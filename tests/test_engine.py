@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +28,7 @@ from hypothesis import strategies as st
 
 from gramian import cluster, dispatch, engine, maps, sources
 from gramian.blocks import ArraySpec, Grid
-from gramian.errors import ClusterError, InputError, InputTypeError, PlanError, StoreError
+from gramian.errors import ClusterError, InputError, InputTypeError, PlanError, RunError, StoreError
 from gramian.store.layout import create_array
 from gramian.store.run import Run
 from gramian.store.writer import write_block
@@ -160,6 +162,29 @@ def test_large_constants_travel_as_files_and_give_the_same_bits(
         shipped = sources.ship(function, place)
         assert len(pickle.dumps(shipped)) < 10_000
         assert np.array_equal(shipped(array[:5])[0], function(array[:5])[0])
+
+
+def test_a_process_holds_the_constants_of_one_function_read_once_for_all_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held: list[weakref.ref[np.ndarray]] = []
+    before: list[int] = []
+    real = sources._Unpacker.persistent_load
+
+    def load(self: Any, pid: Any) -> np.ndarray:
+        before.append(sum(reference() is not None for reference in held))
+        values = real(self, pid)
+        held.append(weakref.ref(values))
+        return values
+
+    monkeypatch.setattr(sources._Unpacker, "persistent_load", load)
+    functions = [functools.partial(projected, constant=np.full((6, 20_000), value)) for value in (1.0, 2.0)]
+    with sources.scratch() as place, ThreadPoolExecutor(4) as pool:
+        for function in functions:
+            shipped = sources.ship(function, place)
+            found = list(pool.map(shipped, [data()[:5]] * 8))
+            assert all(np.array_equal(one[0], function(data()[:5])[0]) for one in found)
+    assert before == [0, 0]
 
 
 def test_constants_that_a_worker_does_not_see_are_an_error(client: Any, tmp_path: Path) -> None:
@@ -426,6 +451,25 @@ def test_a_value_of_other_rows_or_another_key_is_not_replayed(tmp_path: Path) ->
         other = engine.remember("step", (np.ones(3),), [data()], lambda: np.ones(2))
         third = engine.remember("step", (np.ones(3),), [data() + 1], lambda: np.full(2, 2.0))
     assert [first[0], other[0], third[0]] == [0, 1, 2]
+
+
+def test_a_session_of_other_versions_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine.session(run=tmp_path / "run"):
+        engine.row_sum(moments, GRID, data(), name="one")
+    with engine.session(run=tmp_path / "run"):
+        engine.row_sum(moments, GRID, data(), name="one")
+    monkeypatch.setattr(engine, "versions", lambda: {"numpy": "0.1"})
+    with (
+        pytest.raises(RunError, match=r"was begun elsewhere: .*numpy .* -> 0\.1"),
+        engine.session(run=tmp_path / "run"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(("limit", "error"), [("2GiB", InputTypeError), (0, InputError)])
+def test_a_limit_that_is_no_number_of_bytes_is_refused(limit: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="max_memory is"), engine.session(max_memory=limit):
+        pass
 
 
 def test_progress_counts_every_block(tmp_path: Path) -> None:

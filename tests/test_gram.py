@@ -433,6 +433,15 @@ def test_a_gram_matrix_that_was_interrupted_does_not_open(tmp_path):
     assert_array_equal(open_dataset(tmp_path / "gram").gram[:], gram(X, kernel="hal"))
 
 
+def test_a_damaged_chunk_of_a_stored_matrix_is_one_line(tmp_path):
+    K = gram(np.random.default_rng(0).random((60, 2)), kernel="hal", out=tmp_path / "gram")
+    (tmp_path / "gram" / "gram" / "c" / "0" / "0").write_bytes(b"x")
+    operator = GramOperator(K, kernel="precomputed")
+    for call in (operator.diagonal, lambda: operator @ np.ones(60)):
+        with pytest.raises(StoreError, match=r"gram cannot be read: .*; find its damaged chunks"):
+            call()
+
+
 def test_gram_matrices_of_one_session_are_each_computed(tmp_path):
     X, Z = (np.random.default_rng(seed).random((60, 2)) for seed in (0, 1))
     with engine.session(run=tmp_path / "run"):

@@ -28,6 +28,7 @@ from gramian.blocks import DRIVER_BASE, Plan, Step
 from gramian.errors import InputError, PlanError, RunError, StoreError
 from gramian.ingest import ingest
 from gramian.job import Cluster, Job, JobError, Stage, command_job, parse_job
+from gramian.selection import folds_bytes
 from gramian.store.run import Run
 
 HERE = Cluster(workers=0, threads=2)
@@ -596,6 +597,16 @@ def test_what_a_job_allocates_stays_within_its_plan(tmp_path, name):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak - OBJECTS < outcome.planned - DRIVER_BASE
+
+
+def test_a_plan_holds_the_rows_that_are_chosen(data):
+    def driver(rows):
+        stage = Stage("fit", "fit", str(data), "ridge", str(data.parent / "m.zarr"), rows)
+        return pipeline.outline(command_job(stage, cluster=HERE)).plan.steps[0].driver_bytes
+
+    chosen = int((open_dataset(data).split[:] == 0).sum())
+    spared = (ROWS - chosen) * folds_bytes(5, 1)
+    assert driver("train") - driver(None) == 8 * chosen - spared
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -19,8 +19,11 @@ from gramian import (
     PCHARRegressor,
     gram,
     leading_eigenpairs,
+    load_model,
     open_dataset,
+    run,
     save_model,
+    session,
 )
 from gramian.errors import GramianWarning, InputError, InputTypeError, StoreError
 from gramian.ingest import ingest
@@ -210,6 +213,9 @@ CALLS = {
     "normalize of the kernel": lambda: projection_kernel(BASES, normalize=3),
     "complex factor": lambda: GramOperator(X, kernel="hal") @ (np.ones(N) + 1j),
     "landmarks": lambda: leading_eigenpairs(GramOperator(X, kernel="hal"), 2, n_landmarks=0),
+    "several landmarks": lambda: leading_eigenpairs(
+        GramOperator(X, kernel="hal"), 2, n_landmarks=np.array([3, 4])
+    ),
     "out": lambda: hal_kernel(X, out=3),
     "weights": lambda: hal_kernel(X, knots=X, knot_weights=np.full(N, 1e308)),
     "ragged": lambda: hal_kernel([[1, 2], [3]]),
@@ -222,6 +228,24 @@ def test_functions_refuse_odd_values(name):
     with pytest.raises((InputError, InputTypeError)) as caught:
         CALLS[name]()
     assert "\n" not in str(caught.value)
+
+
+PLACES = {
+    "open_dataset": open_dataset,
+    "load_model": load_model,
+    "save_model": lambda path: save_model(BlockwiseRidge(1.0).fit(X, Y), path),
+    "ingest": lambda path: ingest({"X": X}, path),
+    "gram": lambda path: gram(X, kernel="hal", out=path),
+    "run": run,
+    "session": lambda path: session(run=path).__enter__(),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("path", [3, b"bytes", ""])
+def test_what_is_no_path_is_one_line(name, path):
+    with pytest.raises(InputTypeError, match=r" is (3|b'bytes'|''); give a path"):
+        PLACES[name](path)
 
 
 def test_force_is_true_or_false(tmp_path):

@@ -1,5 +1,6 @@
 """Folds, choices and the table of results."""
 
+import tracemalloc
 import warnings
 from itertools import count
 
@@ -15,6 +16,7 @@ from gramian.selection import (
     MOST_SPLITS,
     choose,
     count_parts,
+    folds_bytes,
     make_folds,
     refuse_constant,
     refuse_empty,
@@ -28,6 +30,18 @@ def split_rows(folds):
     return [
         (folds.rows(train), folds.rows(test)) for train, test in zip(folds.train, folds.test, strict=True)
     ]
+
+
+@pytest.mark.parametrize("kind", ["rows", "classes", "splitter"])
+def test_making_folds_stays_within_what_is_planned(kind):
+    n = 200_000
+    cv = KFold(3, shuffle=True, random_state=0) if kind == "splitter" else 5
+    classes = np.random.default_rng(0).integers(0, 7, n) if kind == "classes" else None
+    tracemalloc.start()
+    make_folds(cv, n, seed=0, classes=classes)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < folds_bytes(cv, n, classes=classes is not None) + (1 << 18)
 
 
 @given(st.integers(2, 60), st.integers(2, 7), st.integers(0, 2**40))

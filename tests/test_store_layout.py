@@ -42,7 +42,8 @@ def data_set(path: Any, rows: int = 10, step: int = 4, **attrs: Any) -> zarr.Gro
     }
     more = {"labels": {"classes": ["a", "b", "c"]}, "covariates": {"names": ["x", "y", "z"]}}
     for name, array in values.items():
-        create_array(group, name, array.shape, array.dtype, (Grid(rows, step),), more.get(name))[...] = array
+        out = create_array(group, name, array.shape, array.dtype, (Grid(rows, step),), more.get(name))
+        out.with_config({"write_empty_chunks": True})[...] = array
     return group
 
 

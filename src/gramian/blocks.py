@@ -228,6 +228,10 @@ class Plan:
         """The same steps under the name of a stage."""
         return Plan(tuple(replace(step, name=f"{stage}/{step.name}") for step in self.steps))
 
+    def holding(self, size: int) -> Plan:
+        """The same with so many bytes in the driver all the while."""
+        return Plan(tuple(replace(step, driver_bytes=step.driver_bytes + size) for step in self.steps))
+
     def worker_bytes(self, threads: int = 1) -> int:
         """Peak of one worker process that runs ``threads`` tasks at once."""
         held = (min(threads, step.tasks) * step.task_bytes for step in self.steps)

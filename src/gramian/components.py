@@ -180,7 +180,13 @@ def _given_knots(value: Any, n_columns: int) -> Array | None:
 
 
 def components_plan(
-    spec: ArraySpec, settings: Settings, *, n_targets: int = 0, n_parts: int = 1, n_fits: int = 1
+    spec: ArraySpec,
+    settings: Settings,
+    *,
+    n_targets: int = 0,
+    n_parts: int = 1,
+    n_fits: int = 1,
+    beside: int = 0,
 ) -> Plan:
     """What computing the components takes, from shapes alone.
 
@@ -192,6 +198,8 @@ def components_plan(
         Targets and parts of the rows that go through the one pass of "nystroem".
     n_fits : int
         Decompositions: of all rows, and of the training rows of each split.
+    beside : int
+        Bytes that the driver holds all the while.
     """
     n, d = settings.n_rows, settings.n_columns
     kernel = HALKernel(np.broadcast_to(np.float64(0), (settings.n_knots, d)), None, settings.degrees[0])
@@ -206,14 +214,14 @@ def components_plan(
                 tasks=1,
                 read=sum(spec.picked_bytes(count) for count in drawn),
                 flops=9.0 * settings.n_landmarks**3,
-                driver_bytes=5 * square + max(spec.taken_bytes(count) for count in drawn),
+                driver_bytes=5 * square + max(spec.taken_bytes(count) for count in drawn) + 8 * n,
             )
         ]
         for degree in settings.degrees:
             step = figures.step(gram_name(settings, degree), spec, flops=flops)
             solve = (n_parts + 5) * figures.result // n_parts
             steps.append(replace(step, driver_bytes=max(step.driver_bytes, solve)))
-        return Plan(tuple(steps))
+        return Plan(tuple(steps)).holding(beside)
     count = n_fits * len(settings.degrees)
     if settings.solver == "dense":
         flops = count * (n * kernel.flops(n) + 9.0 * n**3)

@@ -46,9 +46,10 @@ from gramian.sources import (
     spec_of,
     take,
 )
-from gramian.store.manifest import fingerprint
+from gramian.store.manifest import cpu, fingerprint, versions
 from gramian.store.run import Run
-from gramian.store.writer import block_exists, check_block, write_block
+from gramian.store.writer import block_exists, check_block, reading, write_block
+from gramian.validation import integer, path_text
 
 __all__ = [
     "Progress",
@@ -130,12 +131,17 @@ def session(
     run : Run or path, optional
         Where finished blocks are recorded. A path is opened, and resumed where it exists.
     max_memory : int, optional
-        Bytes that driver and workers may take together; what needs more is refused.
+        Bytes that driver and workers may take together, at least 1; what needs more is refused.
     on_progress : callable, optional
         Called with a `Progress` as blocks finish.
     stage : str
         Prefix of the names in the records. Estimators that share a run need a stage each: of two sums of
         one name that differ in their data or parameters, the run keeps the later.
+
+    Raises
+    ------
+    RunError
+        For a run of other versions or another CPU, a run in use, and one that no session has begun.
 
     Examples
     --------
@@ -146,9 +152,12 @@ def session(
     >>> with tempfile.TemporaryDirectory() as folder, gramian.session(f"{folder}/run", max_memory=1 << 30):
     ...     model = gramian.BlockwiseRidge(alpha=1.0).fit(X, X[:, 0])  # the next time from the records
     """
+    if max_memory is not None:
+        integer(max_memory, "max_memory")
     with ExitStack() as stack:
-        if isinstance(run, (str, Path)):
-            run = stack.enter_context(Run.open(run, {}, resume=True))
+        if run is not None and not isinstance(run, Run):
+            manifest = {"versions": versions(), "cpu": cpu()}
+            run = stack.enter_context(Run.open(path_text(run, "run"), manifest, resume=True))
         token = _session.set(_Session(run, max_memory, on_progress, stage))
         try:
             yield
@@ -701,7 +710,8 @@ def _computed(
 
 
 def _stored_tile(source: RowSource, rows: slice, columns: slice) -> Block:
-    return np.ascontiguousarray(source.array[rows, columns])
+    with reading(source.array):
+        return np.ascontiguousarray(source.array[rows, columns])
 
 
 def _pair(operation: _Operation) -> tuple[RowSource, RowSource | None]:
@@ -809,11 +819,10 @@ def tile_product(tile_map: TileMap, V: Block, X: Any, Y: Any = None) -> Block:
         vectors: RowSource = Memory(V)
         if operation.client is not None and V.nbytes > STAGED:
             vectors = Stored(operation.keep(V, tile_map.across.step))
-        groups = list(tile_map.groups())
-        one = functools.partial(_product_group, tile_map, groups, vectors, *_pair(operation))
+        one = functools.partial(_product_group, tile_map, vectors, *_pair(operation))
         out = np.zeros((n, width))
-        items = ((index,) for index in range(len(groups)))
-        for _, shares in operation.run(one, items, len(groups), ordered=True):  # always the same bits
+        items = ((pairs,) for pairs in tile_map.groups())
+        for _, shares in operation.run(one, items, step.tasks, ordered=True):  # always the same bits
             for start, share in shares:
                 out[start : start + len(share)] += share
     return out
@@ -821,14 +830,12 @@ def tile_product(tile_map: TileMap, V: Block, X: Any, Y: Any = None) -> Block:
 
 def _product_group(
     tile_map: TileMap,
-    groups: list[tuple[tuple[int, int], ...]],
     vectors: RowSource,
     X: RowSource,
     Y: RowSource | None,
-    index: int,
+    pairs: tuple[tuple[int, int], ...],
 ) -> tuple[tuple[int, Block], ...]:
     """What one group of tiles adds to K @ V, as (first row, share): at its rows, then at its columns."""
-    pairs = groups[index]
     own = slice(tile_map.rows[pairs[0][0]].start, tile_map.rows[pairs[-1][0]].stop)
     across = slice(tile_map.across[pairs[0][1]].start, tile_map.across[pairs[-1][1]].stop)
     V = vectors.read(across)

@@ -37,7 +37,7 @@ from gramian.kernels.hal import hal_diagonal, hal_kernel, hal_scratch, hal_tile,
 from gramian.kernels.hamming import bit_words, hamming_kernel, hamming_tile, words_scratch
 from gramian.sources import is_dask
 from gramian.store.layout import create_array, create_store, finish_store
-from gramian.store.writer import checksum
+from gramian.store.writer import checksum, reading
 from gramian.streams import Stream, generator, seed_of
 from gramian.validation import boolean, choice, floating, integer, matrix, real, subspaces
 
@@ -474,7 +474,8 @@ class GramOperator:
         self._need_symmetric("diagonal")
         grid, tile_map = self.tile_map.rows, self.tile_map
         if tile_map.tile is None:
-            blocks = [np.diagonal(_computed(self._X[rows, rows])) for rows in grid]
+            with reading(self._X):
+                blocks = [np.diagonal(_computed(self._X[rows, rows])) for rows in grid]
             return np.concatenate(blocks).astype(np.float64)
         kernel, scratch = KERNELS[self.kernel], tile_map.scratch
         if kernel.diagonal is None:

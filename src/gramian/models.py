@@ -28,6 +28,7 @@ from gramian.blocks import Grid
 from gramian.errors import GramianWarning, InputError, InputTypeError, StoreError
 from gramian.store.layout import FORMAT, create_array, create_store, open_store
 from gramian.store.writer import block_grid, block_region, check_block, checksum, write_block
+from gramian.validation import path_text
 
 # Where each class that may be saved is found. A new estimator is one line.
 CLASSES = {
@@ -123,7 +124,7 @@ def load_model(path: str | os.PathLike[str]) -> Any:
     StoreError
         If there is no model, it is damaged or has another format, or its class is not known.
     """
-    path = os.fspath(path)
+    path = path_text(path, "the path")
     group = open_store(path)
     facts: Document = dict(group.attrs["gramian"])  # type: ignore[arg-type]
     if facts["kind"] != "model":

@@ -29,7 +29,7 @@ from gramian.sources import scratch_folder
 from gramian.stages import STAGES, Action, Known, opens
 from gramian.store.manifest import cpu, versions
 from gramian.store.run import Run
-from gramian.validation import boolean
+from gramian.validation import boolean, path_text
 
 SUMS = "sums"  # second part of the name of a partial sum; other names are arrays of the stage's output
 SCRATCH = ".scratch"  # in the run directory, while a stage runs on a cluster that is not ours
@@ -149,12 +149,16 @@ def prepare(job: Job, seeds: Mapping[str, int] | None = None) -> list[Action]:
 
 
 def total_plan(actions: list[Action]) -> Plan:
-    """The sum of the plans of all stages."""
+    """The sum of the plans of all stages, beside the rows that each has chosen."""
     total = Plan()
     for action in actions:
         with wrong_words(action.stage.set):
             total += action.plan().prefixed(action.stage.name)
-    return total
+    return total.holding(_held_bytes(actions))
+
+
+def _held_bytes(actions: list[Action]) -> int:
+    return sum(action.view.held_bytes for action in actions)
 
 
 @dataclass(frozen=True)
@@ -252,7 +256,7 @@ def run(
         raise JobError("both resume and force are given", "give --resume to go on or --force to start anew")
     if takeover and not (resume or force):
         raise JobError("takeover is given without resume", "add --resume to go on, or --force to start anew")
-    job = read_job(job) if isinstance(job, (str, Path)) else job
+    job = job if isinstance(job, Job) else read_job(path_text(job, "job"))
     watch = watch or Silent()
     before = _manifest_before(job.path)
     if before is not None and not (resume or force):
@@ -331,7 +335,8 @@ def _run_stages(
             records.append({"stage": name, **recorded.stages[name]})
             continue
         with _shared_scratch(job):
-            facts = _run_stage(job, action, planned, recorded, force=force, watch=watch)
+            plan = action.plan().holding(_held_bytes(actions))
+            facts = _run_stage(job, action, plan, planned.place, recorded, force=force, watch=watch)
         if recorded is not None:
             recorded.complete(name, facts)
         computed.append(name)
@@ -357,10 +362,10 @@ def _shared_scratch(job: Job) -> Iterator[None]:
 
 
 def _run_stage(
-    job: Job, action: Action, planned: Outline, recorded: Run | None, *, force: bool, watch: Watch
+    job: Job, action: Action, plan: Plan, place: Place, recorded: Run | None, *, force: bool, watch: Watch
 ) -> dict[str, Any]:
     """One stage in a session of its own; its facts."""
-    place, name = planned.place, action.stage.name
+    name = action.stage.name
     blocks = _Blocks(name, watch)
     began = time.monotonic()
     watch.say(f"{name}: {action.stage.command} {action.stage.what}")
@@ -380,7 +385,7 @@ def _run_stage(
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(time.monotonic() - began, 3),
         "blocks": blocks.computed,
-        "planned_bytes": action.plan().total_bytes(place.workers, place.threads),
+        "planned_bytes": plan.total_bytes(place.workers, place.threads),
         "measured_bytes": None if job.cluster.scheduler else peak.total,
         **found,
     }

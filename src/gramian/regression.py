@@ -46,6 +46,7 @@ from gramian.selection import (
     check_choices,
     choose,
     count_parts,
+    folds_bytes,
     make_folds,
     refuse_constant,
     refuse_empty,
@@ -454,6 +455,7 @@ class _ComponentRegressor(MultiOutputMixin, RegressorMixin, HALEstimator):
             n_targets=1 if len(shape) == 1 else shape[1],
             n_parts=count_parts(self.cv) if searched else 1,
             n_fits=1 + (count_parts(self.cv) if searched else 0),
+            beside=folds_bytes(self.cv, spec.shape[0]) if searched else 0,
         )
 
 

@@ -38,6 +38,7 @@ from gramian.selection import (
     check_choices,
     choose,
     count_parts,
+    folds_bytes,
     make_folds,
     refuse_constant,
     relative_scores,
@@ -55,6 +56,7 @@ from gramian.validation import (
 
 Array = NDArray[np.float64]
 
+LABEL_BYTES = 16  # of a row: its label and the code of it
 RELATIVE_GRID = np.logspace(-8, 3, 23)  # of alpha="auto", times the mean eigenvalue of the Gram matrix
 
 
@@ -198,14 +200,17 @@ class _BlockwiseLinear(BaseEstimator):
         t = 1 if y is None or len(spec_of(y).shape) == 1 else spec_of(y).shape[1]
         return self._plan(spec_of(X), [] if y is None else [spec_of(y)], t)
 
-    def _plan(self, spec: ArraySpec, beside: list[ArraySpec], t: int) -> Plan:
+    def _plan(self, spec: ArraySpec, beside: list[ArraySpec], t: int, *, labels: int = 0) -> Plan:
+        """The plan for t targets; ``labels`` bytes a row are held in memory where they are classes."""
         n_rows, m = spec.shape
-        alphas = self._check_parameters()
-        n_parts = count_parts(self.cv) if alphas is None or len(alphas) > 1 else 1
+        alphas, n_parts, held = self._check_parameters(), 1, labels * n_rows
+        if alphas is None or len(alphas) > 1:
+            n_parts = count_parts(self.cv)
+            held += folds_bytes(self.cv, n_rows, classes=labels > 0)
         figures = _pass(spec, t, n_parts)
         step = figures.step("gram", spec, *beside, flops=float(n_rows) * (1 + m + t) ** 2)
         solve = 2 * figures.result + 4 * 8 * (1 + m + t) ** 2
-        return Plan((replace(step, driver_bytes=max(step.driver_bytes, solve)),))
+        return Plan((replace(step, driver_bytes=max(step.driver_bytes, solve) + held),))
 
     def _linear_map(self, X: Any, function: Any, dtype: Any, width: int | None) -> RowMap:
         spec = spec_of(X)
@@ -358,7 +363,8 @@ class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
         """
         labels = ArraySpec((spec_of(X).shape[0],), np.dtype(np.intp))
         count = count_classes(y)
-        return self._plan(spec_of(X), [] if y is None else [labels], 1 if count == 2 else count)
+        targets = 1 if count == 2 else count
+        return self._plan(spec_of(X), [] if y is None else [labels], targets, labels=LABEL_BYTES)
 
     def row_map(self, X: Any, response: str = "predict") -> RowMap:
         """The map of blocks behind `predict` or `decision_function`."""

@@ -6,10 +6,10 @@ so that everybody sees what ``transform`` returns.
 
 from __future__ import annotations
 
-import functools
 import io
 import pickle
 import tempfile
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,9 +27,9 @@ import zarr.storage
 from numpy.typing import NDArray
 
 from gramian.blocks import ArraySpec, Grid
-from gramian.errors import InputError, InputTypeError, StoreError
+from gramian.errors import InputError, InputTypeError
 from gramian.store.layout import Dataset, create_array
-from gramian.store.writer import checksum, first_missing, reading, write_block
+from gramian.store.writer import checksum, reading, refuse_lost, write_block
 from gramian.validation import numpy_array, refuse_masked
 
 CONSTANT = 256 << 10  # larger arrays within a function travel to remote workers as files
@@ -113,7 +113,7 @@ def as_array(array: Any, name: str = "X") -> Any:
         )
     refuse_masked(array, name)
     if isinstance(array, (np.ndarray, zarr.Array, Raw, Selected)):
-        refuse_lost(array, name)
+        refuse_lost_of_ours(array, name)
         return array
     if is_dask(array):
         if any(np.isnan(size) for sizes in array.chunks for size in sizes):
@@ -126,26 +126,15 @@ def as_array(array: Any, name: str = "X") -> Any:
     return numpy_array(array, name)
 
 
-def refuse_lost(array: Any, name: str) -> None:
-    """Refuse an array of a store of this package from which a chunk is lost: it would be read as zeros.
+def refuse_lost_of_ours(array: Any, name: str) -> None:
+    """Refuse an array of a store of this package from which a chunk is lost.
 
     Foreign arrays may leave out chunks of their fill value.
-
-    Raises
-    ------
-    StoreError
-        With the key of the first chunk that is lost.
     """
     while isinstance(array, (Raw, Selected)):
         array = array.array
-    if not isinstance(array, zarr.Array) or not _is_ours(array):
-        return
-    lost = first_missing(array)
-    if lost is not None:
-        raise StoreError(
-            f"{name} has lost the chunk {array.metadata.encode_chunk_key(lost)} of {array.store_path}",
-            "make the store again, or resume the run that made it",
-        )
+    if isinstance(array, zarr.Array) and _is_ours(array):
+        refuse_lost(array, name)
 
 
 def _is_ours(array: zarr.Array[Any]) -> bool:
@@ -409,10 +398,23 @@ class _Unpacker(pickle.Unpickler):
         return values.T if turned else values
 
 
-@functools.lru_cache(maxsize=2)
-def _unpacked(token: str, packed: bytes) -> Callable[..., Any]:  # noqa: ARG001  the token stands for the bytes
-    function: Callable[..., Any] = _Unpacker(io.BytesIO(packed)).load()
-    return function
+class _Latest:
+    """The function that this process unpacked last, once for all its threads; the one before goes first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._token, self._function = "", None
+
+    def unpacked(self, token: str, packed: bytes) -> Any:
+        with self._lock:
+            if token != self._token:
+                self._token, self._function = "", None
+                self._function = _Unpacker(io.BytesIO(packed)).load()
+                self._token = token
+            return self._function
+
+
+_LATEST = _Latest()
 
 
 @dataclass(frozen=True)
@@ -423,7 +425,7 @@ class Shipped:
     packed: bytes
 
     def __call__(self, *arguments: Any) -> Any:
-        return _unpacked(self.token, self.packed)(*arguments)
+        return _LATEST.unpacked(self.token, self.packed)(*arguments)
 
 
 def ship(function: Callable[..., Any], place: Scratch) -> Callable[..., Any]:

@@ -128,7 +128,7 @@ def leading_eigenpairs(
     rows = _symmetric_rows(operator)
     integer(k, "k", high=rows)
     choice(landmarks, "landmarks", ["uniform"])
-    if n_landmarks != "auto":
+    if not isinstance(n_landmarks, str) or n_landmarks != "auto":
         integer(n_landmarks, "n_landmarks")
     solver = choose_solver(operator, solver)
     seed = seed_of(random_state)

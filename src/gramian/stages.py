@@ -45,7 +45,7 @@ from gramian.store.layout import (
 )
 from gramian.store.manifest import fingerprint
 from gramian.store.run import Run
-from gramian.store.writer import block_grid, check_block
+from gramian.store.writer import block_grid, check_block, refuse_lost
 from gramian.streams import seed_of
 from gramian.validation import refuse_no_weight, shown
 from gramian.views import Fitted, Source, View, parts
@@ -155,11 +155,13 @@ class Action(ABC):
         return self.view.array(name)
 
     def inputs(self) -> dict[str, Any]:
-        """Fingerprints of what no earlier stage has made, by path."""
+        """Fingerprints of what no earlier stage has made, by path; nothing of it may be lost."""
         if not self._given:
             return {}
         data = open_dataset(self.stage.store)
         names = dict.fromkeys([*self.reads(), *(["split"] if self.view.by_split else [])])
+        for name in names:
+            refuse_lost(data.arrays[name], name)
         return {self.stage.store: {name: fingerprint(data.arrays[name]) for name in names}}
 
     def paths(self) -> list[str]:

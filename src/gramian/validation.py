@@ -5,6 +5,7 @@ Each raises one line: the condition with the value that was found, and the remed
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -201,6 +202,17 @@ def choice(value: Any, name: str, allowed: Sequence[Any]) -> Any:
     if not any(value is option or (type(value) is type(option) and value == option) for option in allowed):
         raise InputError(f"{name} is {shown(value)}", f"give one of {', '.join(map(repr, allowed))}")
     return value
+
+
+def path_text(value: Any, name: str) -> str:
+    """A path or URL as text."""
+    try:
+        path = os.fspath(value)
+    except TypeError:
+        path = None
+    if not isinstance(path, str) or not path:
+        raise InputTypeError(f"{name} is {shown(value)}", "give a path, as text or as a pathlib.Path")
+    return path
 
 
 def boolean(value: Any, name: str) -> bool:

@@ -13,7 +13,7 @@ from sklearn.pipeline import Pipeline
 
 from gramian import engine, models
 from gramian.blocks import ArraySpec
-from gramian.errors import InputError, StoreError
+from gramian.errors import InputError
 from gramian.job import Rows
 from gramian.sources import picked
 from gramian.store.layout import (
@@ -21,7 +21,7 @@ from gramian.store.layout import (
     open_dataset,
     open_store,
 )
-from gramian.store.writer import first_missing
+from gramian.store.writer import reading, refuse_lost
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,17 @@ class Source:
         return cls(
             path,
             {name: engine.spec_of(array) for name, array in data.arrays.items()},
-            None if data.split is None else np.asarray(data.split[:]),
+            None if data.split is None else _whole(data.split, "split"),
             None if data.map is None else models.load_map(open_store(path)),
             tuple(data.classes or ()),
             _bits_of(data.features),
         )
+
+
+def _whole(array: zarr.Array[Any], name: str) -> NDArray[Any]:
+    refuse_lost(array, name)
+    with reading(array):
+        return np.asarray(array[:])
 
 
 def _bits_of(features: zarr.Array[Any] | None) -> int:
@@ -92,6 +98,11 @@ class View:
             raise InputError(f"{path} has no rows {text}", "choose other rows")
         return chosen
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the split and of the indices of the chosen rows."""
+        return sum(array.nbytes for array in (self.source.split, self.indices) if array is not None)
+
     def has(self, name: str) -> bool:
         """Whether the source has an array of this name."""
         return name in self.source.specs
@@ -111,12 +122,7 @@ class View:
     def array(self, name: str) -> Any:
         """The chosen rows of an array that exists by now."""
         array = open_dataset(self.source.path).arrays[name]
-        lost = first_missing(array)
-        if lost is not None:  # it would be read as zeros
-            raise StoreError(
-                f"{name} of {self.source.path} has lost its chunk {array.metadata.encode_chunk_key(lost)}",
-                "make the store again, or resume the run that made it",
-            )
+        refuse_lost(array, name)
         return array if self.indices is None else engine.Selected(array, self.indices)
 
     def side_specs(self) -> dict[str, ArraySpec]:

@@ -15,6 +15,7 @@ from gramian import pipeline
 from gramian.errors import InputError, PlanError, StoreError
 from gramian.ingest import inspect
 from gramian.job import Cluster, Stage, command_job, parse_job
+from gramian.store.layout import copy_side_arrays, create_store
 
 HERE = Cluster(workers=0, threads=1)
 
@@ -109,7 +110,7 @@ def test_a_remote_source_whose_driver_is_not_installed(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("damage", "cause"),
     [
-        (Path.unlink, r"covariates of .* has lost its chunk c/1/0; make the store again"),
+        (Path.unlink, r"covariates has lost the chunk c/1/0 of .*; make the store again"),
         (lambda path: path.write_bytes(b"x"), r"covariates cannot be read: .*; find its damaged chunks"),
     ],
     ids=["lost", "damaged"],
@@ -123,6 +124,23 @@ def test_a_lost_or_damaged_chunk_of_an_input_is_never_read_as_zeros(tmp_path, da
     stage = Stage("fit", "fit", str(tmp_path / "data.zarr"), "ridge", str(tmp_path / "m.zarr"), rows)
     with pytest.raises(StoreError, match=cause):
         pipeline.run(command_job(replace(stage, set={"alpha": 1.0}), cluster=HERE))
+
+
+@pytest.mark.parametrize("name", ["target", "labels", "split"])
+def test_a_lost_chunk_of_an_array_that_is_copied_is_never_read_as_zeros(tmp_path, name):
+    U = np.linalg.qr(np.random.default_rng(0).normal(size=(40, 12, 2))).Q
+    sides = {"target": np.arange(40) + 0.5, "labels": np.arange(40) % 3 + 5}
+    gm.ingest({"subspaces": U, **sides}, tmp_path / "data.zarr", split=0.5)
+    (tmp_path / "data.zarr" / name / "c" / "0").unlink()
+    stage = Stage("featurize", "featurize", str(tmp_path / "data.zarr"), "linear", str(tmp_path / "f.zarr"))
+    with pytest.raises(StoreError, match=f"{name} has lost the chunk c/0 of .*; make the store again"):
+        pipeline.run(command_job(stage, cluster=HERE))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.zarr"]
+    with pytest.raises(StoreError, match=f"{name} has lost the chunk c/0"):
+        gm.ingest(tmp_path / "data.zarr", tmp_path / "again.zarr")
+    group = create_store(tmp_path / "copy.zarr", "dataset")
+    with pytest.raises(StoreError, match=f"{name} has lost the chunk c/0"):
+        copy_side_arrays(gm.open_dataset(tmp_path / "data.zarr"), group)
 
 
 @pytest.mark.parametrize("words", ["{", '{"zarr_format": 3, "node_type": "array"}', "[]"])

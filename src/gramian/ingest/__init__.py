@@ -19,7 +19,7 @@ from gramian.ingest.spans import Spans
 from gramian.ingest.writing import workspace, write_dataset
 from gramian.store.layout import Dataset, open_dataset
 from gramian.streams import seed_of
-from gramian.validation import boolean, real
+from gramian.validation import boolean, path_text, real
 
 __all__ = ["Inspection", "ingest", "inspect"]
 
@@ -122,7 +122,7 @@ def ingest(
     options = Options(subspaces, rank, energy, group_by, labels, target, gray, size, center, on_deficient)
     if split is not None and not 0 < real(split, "split") < 1:
         raise InputError(f"split is {split}", "give a share between 0 and 1")
-    dest = os.fspath(dest)
+    dest = path_text(dest, "dest")
     try:
         _ingest(source, dest, options, split, seed_of(random_state), force, on_progress)
     except OSError as error:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gramian.errors import InputError, InputTypeError
 from gramian.ingest.coding import plain
 from gramian.ingest.rows import BATCH, SIDES, Batch, Field, float_type
+from gramian.sources import refuse_lost_of_ours
 
 DATA = ("subspaces", "covariates")
 CODED = ("labels", "groups")
@@ -158,6 +159,13 @@ class Arrays:
         Take each row of the data, of whatever shape, as one vector.
     scratch : Path, optional
         A folder for Zarr arrays whose chunks are much higher than a batch: read there, each is decoded once.
+
+    Raises
+    ------
+    InputError, InputTypeError
+        For arrays that differ in length, or hold what no store takes.
+    StoreError
+        For an array of a store of this package that has lost a chunk.
     """
 
     def __init__(
@@ -170,6 +178,8 @@ class Arrays:
         scratch: Path | None = None,
     ) -> None:
         self.where = where
+        for name, array in arrays.items():
+            refuse_lost_of_ours(array, name)
         self.arrays = {name: _sliceable(array, f"{name} of {where}") for name, array in arrays.items()}
         self._classes = None if classes is None else np.array(classes)
         lengths = {name: int(array.shape[0]) for name, array in self.arrays.items()}

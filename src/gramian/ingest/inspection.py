@@ -23,7 +23,7 @@ from gramian.errors import StoreError
 from gramian.store.layout import open_dataset, open_store
 from gramian.store.run import Run
 from gramian.store.writer import block_exists, block_grid, block_shape, check_block
-from gramian.validation import ORTHONORMAL, subspace_dimensions
+from gramian.validation import ORTHONORMAL, path_text, subspace_dimensions
 
 SHOWN = 6  # classes, names or chunks that are listed before the rest is counted
 
@@ -153,7 +153,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     >>> found.ok, found.figures["rows"], found.figures["covariates"]
     (True, 4, 3)
     """
-    path = os.fspath(path)
+    path = path_text(path, "the path")
     group = open_store(path)
     facts: Any = group.attrs["gramian"]
     try:

@@ -25,8 +25,8 @@ from zarr.core.sync import sync
 
 from gramian.blocks import Grid, size_text
 from gramian.errors import GramianError, StoreError
-from gramian.store.writer import block_shape, write_block
-from gramian.validation import boolean
+from gramian.store.writer import block_shape, reading, refuse_lost, write_block
+from gramian.validation import boolean, path_text
 
 FORMAT = 1
 KINDS = ("dataset", "features", "gram", "predictions", "model")
@@ -157,7 +157,7 @@ def open_dataset(path: str | os.PathLike[str], *, mode: Literal["r", "r+"] = "r"
         If there is no store, it is not one of this package, it has a later format, or its arrays do not
         agree with each other.
     """
-    path = os.fspath(path)
+    path = path_text(path, "the path")
     group = open_store(path, mode=mode)
     attrs: dict[str, Any] = dict(group.attrs["gramian"])  # type: ignore[arg-type]
     if attrs["kind"] == "model":
@@ -178,7 +178,7 @@ def open_store(path: str | os.PathLike[str], *, mode: Literal["r", "r+"] = "r") 
     StoreError
         If there is no store, it is not one of this package, or it has a later format.
     """
-    path = os.fspath(path)
+    path = path_text(path, "the path")
     local = _local(path)
     if local is not None:
         try:
@@ -323,7 +323,7 @@ def create_store(
     StoreError
         If the path exists, or, with ``force``, holds something else than a store of this package.
     """
-    path = os.fspath(path)
+    path = path_text(path, "the path")
     if kind not in KINDS:
         raise StoreError(f"the kind of a store is {kind!r}", f"give one of {', '.join(KINDS)}")
     facts = {"format": FORMAT, "kind": kind, **(attrs or {})}
@@ -363,7 +363,7 @@ def check_free(path: str | os.PathLike[str], kind: str, *, force: bool = False) 
     StoreError
         If the path exists, or, with ``force``, holds something else than a store of this package.
     """
-    path = os.fspath(path)
+    path = path_text(path, "the path")
     boolean(force, "force")
     with _writing(path):
         local = _local(path)
@@ -560,6 +560,7 @@ def copy_side_arrays(
     for name in SIDE_ARRAYS:
         array = source.arrays.get(name)
         if array is not None:
+            refuse_lost(array, name)
             count = array.shape[0] if rows is None else len(rows)
             step = block_shape(present[0] if present else array)[0]
             written[name] = _copy_rows(array, group, name, Grid(count, step), rows)
@@ -579,7 +580,8 @@ def _copy_rows(
     out = create_array(group, name, (grid.size, *tail), array.dtype, (grid,), dict(array.attrs))
     written = {}
     for block, part in enumerate(grid):
-        values = array[part] if rows is None else array.oindex[np.asarray(rows[part], dtype=np.intp)]
+        with reading(array):
+            values = array[part] if rows is None else array.oindex[np.asarray(rows[part], dtype=np.intp)]
         index = (block, *(0 for _ in tail))
         written[index] = write_block(out, index, np.asarray(values))
     return written

@@ -164,6 +164,22 @@ def first_missing(array: zarr.Array[Any]) -> tuple[int, ...] | None:
     return next((index for index in np.ndindex(*block_grid(array)) if not block_exists(array, index)), None)
 
 
+def refuse_lost(array: zarr.Array[Any], name: str) -> None:
+    """Refuse an array from which a chunk is lost: it would be read as the fill value, without an error.
+
+    Raises
+    ------
+    StoreError
+        With the key of the first chunk that is lost.
+    """
+    lost = first_missing(array)
+    if lost is not None:
+        raise StoreError(
+            f"{name} has lost the chunk {array.metadata.encode_chunk_key(lost)} of {array.store_path}",
+            "make the store again, or resume the run that made it",
+        )
+
+
 async def _count(array: zarr.Array[Any]) -> int:
     prefix = f"{array.path}/c" if array.path else "c"
     keys = array.store.list_prefix(f"{prefix}/" if array.ndim else prefix)
