@@ -304,6 +304,17 @@ def test_mini_batches_improve_new_rows():
     assert model.score(X[test], y[test]) > 0.93
 
 
+@pytest.mark.filterwarnings("ignore:the objective is saturated:gramian.errors.GramianWarning")
+@pytest.mark.parametrize("scale", [1.0, 1 / 16])
+def test_few_epochs_of_mini_batches_come_close_to_the_exact_solver(scale):
+    X, y = load_digits(return_X_y=True)
+    train, test = np.arange(len(X)) % 2 == 0, np.arange(len(X)) % 2 == 1
+    model = NeighborhoodComponentsAnalysis(10, init="pca", random_state=0)
+    exact = clone(model).fit(scale * X[train], y[train])
+    few = clone(model).set_params(solver="minibatch", max_iter=5).fit(scale * X[train], y[train])
+    assert few.score(scale * X[test], y[test]) > exact.score(scale * X[test], y[test]) - 0.01
+
+
 def test_a_batch_of_all_rows_has_the_exact_gradient():
     X, y = classes_of(150)
     problem = nca._Problem(X, y, X.mean(axis=0), "accuracy")
@@ -369,6 +380,15 @@ def test_mini_batches_take_any_scale(scale):
     assert np.isfinite(model.components_).all()
 
 
+@pytest.mark.parametrize("solver", ["lbfgs", "cg"])
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1e3, 1e30])
+def test_a_start_that_fits_the_columns_is_climbed_from_at_any_scale(scale, solver):
+    X, y = make_classification(846, 18, n_informative=10, n_classes=4, random_state=0)
+    model = NeighborhoodComponentsAnalysis(2, init="lda", solver=solver)
+    wanted = clone(model).fit(X, y).objective_
+    assert clone(model).fit(scale * X, y).objective_ > 0.9 * wanted
+
+
 def test_columns_that_an_offset_leaves_few_digits_are_not_called_constant():
     X, y = classes_of()
     NeighborhoodComponentsAnalysis(2, max_iter=2).fit(X[:, :-1] + 1e12, y)
@@ -380,6 +400,14 @@ def test_columns_of_different_spread_and_constant_ones_are_told():
         NeighborhoodComponentsAnalysis(2, max_iter=2).fit(X * [1, 1, 1, 1, 1, 0], y)
     with pytest.warns(GramianWarning, match="standard deviations go from .*; scale the columns"):
         NeighborhoodComponentsAnalysis(2, max_iter=2).fit(X * [1, 1, 1, 1, 1, 1e5], y)
+
+
+@pytest.mark.parametrize("scale", [[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1e5], [1e3] * 6])
+def test_warnings_point_at_the_call(scale):
+    X, y = classes_of()
+    with pytest.warns(GramianWarning) as told:
+        NeighborhoodComponentsAnalysis(2, init="pca", max_iter=2).fit(X * scale, y)
+    assert {warning.filename for warning in told} == {__file__}
 
 
 def test_singletons_are_counted():

@@ -60,13 +60,15 @@ INITS = ("auto", "pca", "lda", "identity", "random")
 TRUNCATIONS = ("auto", "none")
 SOLVERS = ("auto", "lbfgs", "cg", "minibatch")
 EXACT_ROWS = 1 << 17  # "auto": all pairs in every evaluation up to here, mini-batches beyond
-BATCH = 1024  # rows of a mini-batch
+BATCH = 64, 1024  # rows of a mini-batch, at least and at most
+STEPS = 64  # mini-batches of an epoch, where these bounds allow it
 REFERENCES = 8192  # rows that a mini-batch is compared with
 RATE = 0.05  # of a step of a mini-batch, relative to the entries of the map
 DECAY = 0.9, 0.999  # of the first and the second moment of the gradient, Adam's own
 PATIENCE = 3  # epochs without a gain above tol after which mini-batches end
 LDA_RANK = 1e-4  # singular values of scikit-learn's discriminant analysis that count
 FLAT = 1e-6  # relative gain, or part of the rows, that counts as none
+USUAL = 0.1, 100.0  # norm of a row of the start for which iterates are those of scikit-learn
 STUCK = 0.01  # mean of p (1 - p), relative to what p lacks of 1, below which few steps change anything
 CONSTANT = 1e-15  # spread of a column relative to its mean that is no more than rounding
 UNEVEN = 1e3  # ratio of the columns' spreads that is worth a warning
@@ -385,7 +387,8 @@ class _Settings:
                 f"callback is {shown(model.callback)}", "give a function of the map and of the iteration"
             )
         max_iter = integer(model.max_iter, "max_iter")
-        batch_size = _some_rows(model.batch_size, "batch_size", BATCH, n_rows)
+        usual = min(BATCH[1], max(BATCH[0], n_rows // STEPS))
+        batch_size = _some_rows(model.batch_size, "batch_size", usual, n_rows)
         n_references = _some_rows(model.n_references, "n_references", REFERENCES, n_rows)
         init, c = model.init, model.n_components
         if c is not None:
@@ -443,6 +446,20 @@ class _Teller:
             self._model.callback(A.ravel().copy(), self._done)
 
 
+def _typical(A: Float64) -> float:
+    """Root of the mean square of the entries; no square overflows."""
+    largest = float(np.abs(A).max()) or 1.0
+    return largest * float(np.sqrt(np.mean((A / largest) ** 2)))
+
+
+def _unit(start: Float64) -> float:
+    """A power of two in which entries of the map are measured: the optimiser's first step and tol fit 1."""
+    norm = _typical(start) * np.sqrt(start.shape[1])
+    if USUAL[0] <= norm <= USUAL[1] or not norm:
+        return 1.0
+    return float(2.0 ** np.round(np.log2(norm)))
+
+
 def _warn_of_columns(moments: Moments) -> None:
     """Constant columns, and columns of very different spread."""
     spread = np.sqrt(np.maximum(np.diagonal(moments.gram), 0.0) / moments.weight)
@@ -453,7 +470,7 @@ def _warn_of_columns(moments: Moments) -> None:
             f"{int(constant.sum())} of {len(spread)} columns are constant, the first is column "
             f"{int(np.flatnonzero(constant)[0])}; they add nothing to any distance",
             GramianWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
     some = spread[~constant]
     if len(some) and some.max() > UNEVEN * some.min():
@@ -461,7 +478,7 @@ def _warn_of_columns(moments: Moments) -> None:
             f"the columns' standard deviations go from {some.min():.3g} to {some.max():.3g}; scale the "
             "columns, for example by StandardScaler",
             GramianWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
 
 
@@ -489,7 +506,7 @@ class NeighborhoodComponentsAnalysis(
         "auto": where it pays, pairs are left out whose part of the objective is below 1e-8, with proof: boxes
         around the leaves of a k-d tree bound them, relative to the sums of their rows.
     batch_size : int or None, default None
-        Rows of a batch of "minibatch"; None: 1,024, or N where that is less.
+        Rows of a batch of "minibatch"; None: N / 64, but at least 64 and at most 1,024.
     n_references : int or None, default None
         Random rows that each batch of "minibatch" is compared with; None: 8,192, or N.
     warm_start : bool, default False
@@ -497,7 +514,8 @@ class NeighborhoodComponentsAnalysis(
     max_iter : int, default 50
         Iterations, or epochs of "minibatch".
     tol : float, default 1e-5
-        Relative gain and, for exact solvers, largest entry of the gradient at which it ends.
+        Relative gain and, for exact solvers, largest entry of the gradient at which it ends; where the rows
+        of the start have norms below 0.1 or above 100, entries are measured in units of these.
     callback : callable or None, default None
         ``callback(A.ravel(), n_iter)`` after each iteration; it ends the fit by raising StopIteration.
     verbose : int, default 0
@@ -657,11 +675,11 @@ class NeighborhoodComponentsAnalysis(
         self, problem: _Problem, start: Float64, settings: _Settings, key: tuple[Any, ...]
     ) -> Float64:
         """By SciPy's minimiser; every evaluation is remembered, so that a run goes on with the same bits."""
-        shape, seen, history = start.shape, dict[bytes, Evaluation](), list[float]()
+        shape, unit, seen, history = start.shape, _unit(start), dict[bytes, Evaluation](), list[float]()
         tell = _Teller(self, settings.max_iter)
 
         def negative(flat: Float64) -> tuple[float, Float64]:
-            A = flat.reshape(shape).copy()
+            A = unit * flat.reshape(shape)
             packed = engine.remember(
                 f"evaluation-{len(seen)}", (*key, A), [problem.X], lambda: problem.evaluate(A).packed()
             )
@@ -674,22 +692,22 @@ class NeighborhoodComponentsAnalysis(
             if not history:
                 history.append(found.value)
                 tell(A, found.value)
-            return -found.value, -found.gradient.ravel()
+            return -found.value, -unit * found.gradient.ravel()
 
         def after(intermediate_result: Any) -> None:
             history.append(-float(intermediate_result.fun))
-            tell(intermediate_result.x.reshape(shape), history[-1])
+            tell(unit * intermediate_result.x.reshape(shape), history[-1])
 
         result = minimize(
             negative,
-            start.ravel(),
+            start.ravel() / unit,
             method="L-BFGS-B" if settings.solver == "lbfgs" else "CG",
             jac=True,
             tol=self.tol,
             callback=after,
             options={"maxiter": settings.max_iter},
         )
-        A, last = result.x.reshape(shape), seen[result.x.tobytes()]
+        A, last = unit * result.x.reshape(shape), seen[result.x.tobytes()]
         self.n_iter_ = max(1, int(result.nit))
         self.objective_, self.objective_history_ = last.value, np.array(history)
         self.expected_accuracy_, self.underflow_rows_ = last.accuracy, last.n_underflow
@@ -700,7 +718,7 @@ class NeighborhoodComponentsAnalysis(
             warnings.warn(
                 f"{result.nit} iterations were not enough; raise max_iter", ConvergenceWarning, stacklevel=3
             )
-        return np.asarray(A)
+        return A
 
     def _saturated(self, first: Evaluation | _Adam, last: Evaluation | _Adam) -> bool:
         """Warn where most rows were sure of their neighbours at the start, and few came to be right."""
@@ -737,8 +755,7 @@ class NeighborhoodComponentsAnalysis(
         """By mini-batches; every epoch is remembered."""
         batches = _Batches(problem, self.seed_, settings.batch_size, settings.n_references)
         state = _Adam(start, np.zeros_like(start), np.zeros_like(start))
-        largest = float(np.abs(start).max())
-        size = largest * float(np.sqrt(np.mean((start / (largest or 1.0)) ** 2)))  # no square can overflow
+        size = _typical(start)
         tell, history, waited, earliest = _Teller(self, settings.max_iter), list[float](), 0, state
         for epoch in range(settings.max_iter):
             rate = RATE * size / np.sqrt(1 + epoch)
