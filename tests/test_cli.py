@@ -423,6 +423,15 @@ def test_ingest_brings_a_table_in(data, call):
     np.testing.assert_array_equal(open_dataset("rows.zarr").target[:], [3, 6, 9])
 
 
+def test_ingest_leaves_columns_out(data, call):
+    (data / "rows.csv").write_text("id,a,sold,price\nx1,1,2026-01-02,3\nx2,4,2026-01-03,6\n")
+    words = ("ingest", "rows.csv", "rows.zarr", "--target", "price")
+    assert call(*words, "--drop", "id", "--drop", "sold")[0] == 0
+    assert open_dataset("rows.zarr").covariates[:].tolist() == [[1], [4]]
+    code, _, err = call(*words, "--drop", "price")
+    assert (code, err.splitlines()[0]) == (2, "error: drop has 'price', which is the target")
+
+
 def test_ingest_takes_a_number_as_a_level_of_folders():
     assert cli._level("2") == 2
     assert cli._level("object") == "object"

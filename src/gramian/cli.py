@@ -311,6 +311,10 @@ def ingest(
     target: Annotated[
         str | None, _option("The column to predict.", "Data", "--target", metavar="COL")
     ] = None,
+    drop: Annotated[
+        list[str] | None,
+        _option("A column to leave out, such as an id. Repeat as needed.", "Data", "--drop", metavar="COL"),
+    ] = None,
     split: Annotated[
         float | None,
         _option(
@@ -333,18 +337,29 @@ def ingest(
 ) -> None:
     """Bring data into a store: subspaces or covariates, with targets, classes, groups and a split.
 
-    gramian ingest "data/part-*.csv" houses.zarr --target price --split 0.2
+    gramian ingest "data/part-*.csv" houses.zarr --target price --drop id --split 0.2
 
     gramian ingest photos/ objects.zarr --rank 10 --group-by 2 --labels 1 --gray --size 32x32 --split 0.2
 
-    Columns without a role are covariates. Level 1 is the first folder below SOURCE: of photos/cat/felix/1.png
-    the class is cat and the group felix. Images are always turned into subspaces.
+    Columns without a role are covariates: --drop leaves ids, dates and text out. Level 1 is the first folder
+    below SOURCE: of photos/cat/felix/1.png the class is cat and the group felix. Images are always turned
+    into subspaces.
     """
     del debug
     from gramian.ingest import ingest as bring_in
 
     display = Display(quiet=json)
-    options = ("split", "energy", "rank", "size", "on_deficient", "random_state", "group_by", "labels")
+    options = (
+        "split",
+        "energy",
+        "rank",
+        "size",
+        "on_deficient",
+        "random_state",
+        "group_by",
+        "labels",
+        "drop",
+    )
     with display.open(), wrong_words(options):
         data = bring_in(
             source,
@@ -355,6 +370,7 @@ def ingest(
             group_by=_level(group_by),
             labels=_level(labels),
             target=target,
+            drop=drop or (),
             gray=gray,
             size=size,
             center=center,
