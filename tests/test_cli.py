@@ -263,6 +263,19 @@ def test_evaluate_prints_the_scores_on_stdout(model, call):
     assert re.fullmatch(r"r2 [\d.]+\nrmse [\d.e-]+\nrows 20\n", out)
 
 
+@pytest.mark.parametrize("words", [["evaluate"], ["predict", "--out", "p.zarr"]])
+def test_a_store_in_the_place_of_the_model_is_told_the_right_order(model, call, words):
+    os.rename("data.zarr", "my data.zarr")
+    command, *more = words
+    code, out, err = call(command, "my data.zarr", "model.zarr", *more, *HERE)
+    assert (code, out) == (2, "")
+    assert err == (
+        "error: the order of model and store is wrong: my data.zarr holds data, model.zarr a model\n"
+        f"remedy: give the model first: gramian {command} model.zarr 'my data.zarr'\n"
+    )
+    assert call(command, "model.zarr", "my data.zarr", *more, *HERE)[0] == 0
+
+
 def test_quiet_leaves_stderr_empty(model, call):
     assert call("predict", "model.zarr", "data.zarr", "--out", "p.zarr", "--quiet", *HERE) == (0, "", "")
 
