@@ -81,6 +81,21 @@ def test_help_lists_every_kind(call, command, table):
     assert ", ".join(table) in " ".join(call(command, "--help")[1].replace("│", " ").split())
 
 
+@pytest.mark.parametrize(("table", "word"), [(t, word) for t in (FEATURES, MODELS) for word in t])
+def test_every_parameter_of_a_kind_is_known_without_its_class(table, word):
+    kind = table[word]
+    unsettable = {"callback", *(name for name, value in kind.preset.items() if isinstance(value, str))}
+    assert set(kind.parameters) == set(kind.make({}).get_params()) - unsettable
+    assert len(set(kind.parameters)) == len(kind.parameters)
+
+
+@pytest.mark.parametrize(("command", "table"), [("featurize", FEATURES), ("fit", MODELS)])
+def test_help_lists_what_can_be_set_of_every_kind(call, command, table):
+    shown = " ".join(call(command, "--help")[1].partition("What --set takes, by KIND:")[2].split())
+    for kind in table.values():
+        assert ": " + ", ".join(kind.parameters) in shown
+
+
 def test_no_words_are_a_question_for_help(call):
     code, out, _ = call()
     assert (code, "Usage" in out) == (0, True)
@@ -503,9 +518,10 @@ def process(*words, cwd):
         yield child
 
 
-def test_help_imports_nothing_that_computes(tmp_path):
+@pytest.mark.parametrize("words", [["--help"], ["fit", "--help"], ["featurize", "--help"]])
+def test_help_imports_nothing_that_computes(tmp_path, words):
     code = (
-        "import sys; from gramian import cli; cli.exit_code(['--help']); "
+        f"import sys; from gramian import cli; cli.exit_code({words}); "
         "print([n for n in ('dask', 'zarr', 'sklearn', 'distributed') if n in sys.modules])"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

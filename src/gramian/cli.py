@@ -12,7 +12,7 @@ import shlex
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -45,6 +45,7 @@ from gramian.job import (
     read_job,
     wrong_words,
 )
+from gramian.kinds import FEATURES, MODELS, Kind, parameter_lines
 
 DONE, FAILED, WRONG_WORDS, INTERRUPTED = 0, 1, 2, 130
 
@@ -213,6 +214,13 @@ def _run_stage(options: Options, **words: Any) -> None:
 # ---------------------------------------------------------------- commands
 
 MAKE, USE, LOOK = "Make", "Use and test", "Look and check"
+
+
+def _settable(table: Mapping[str, Kind]) -> str:
+    """What `--set` takes, as the end of a help."""
+    return "\n".join(["What `--set` takes, by KIND:\n", *(f"- {line}" for line in parameter_lines(table))])
+
+
 Store = Annotated[str, typer.Argument(help="A data set or a store of features.", metavar="STORE")]
 Fitted = Annotated[str, typer.Argument(help="A model made by `gramian fit`.", metavar="MODEL")]
 
@@ -391,7 +399,7 @@ def _level(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isdecimal() else text
 
 
-@app.command(rich_help_panel=MAKE)
+@app.command(rich_help_panel=MAKE, epilog=_settable(FEATURES))
 @computes
 def featurize(
     store: Store,
@@ -444,7 +452,7 @@ def gram(
     _run_stage(options, command="gram", store=store, what=kernel, out=out, rows=rows, settings=settings)
 
 
-@app.command(rich_help_panel=MAKE)
+@app.command(rich_help_panel=MAKE, epilog=_settable(MODELS))
 @computes
 def fit(
     store: Store,
