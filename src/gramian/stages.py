@@ -97,7 +97,7 @@ class Known:
 def _load_map(path: str) -> Any:
     """The map of a store of features or of a model."""
     if _kind_at(path) == "model":
-        estimator, before = parts(models.load_model(path))
+        estimator, before = parts(models.load_model(path), path)
         return estimator if before is None and hasattr(estimator, "stored_map") else before
     return Source.open(path).map
 
