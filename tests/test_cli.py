@@ -81,6 +81,21 @@ def test_help_lists_every_kind(call, command, table):
     assert ", ".join(table) in " ".join(call(command, "--help")[1].replace("│", " ").split())
 
 
+@pytest.mark.parametrize(("table", "word"), [(t, word) for t in (FEATURES, MODELS) for word in t])
+def test_every_parameter_of_a_kind_is_known_without_its_class(table, word):
+    kind = table[word]
+    unsettable = {"callback", *(name for name, value in kind.preset.items() if isinstance(value, str))}
+    assert set(kind.parameters) == set(kind.make({}).get_params()) - unsettable
+    assert len(set(kind.parameters)) == len(kind.parameters)
+
+
+@pytest.mark.parametrize(("command", "table"), [("featurize", FEATURES), ("fit", MODELS)])
+def test_help_lists_what_can_be_set_of_every_kind(call, command, table):
+    shown = " ".join(call(command, "--help")[1].partition("What --set takes, by KIND:")[2].split())
+    for kind in table.values():
+        assert ": " + ", ".join(kind.parameters) in shown
+
+
 def test_no_words_are_a_question_for_help(call):
     code, out, _ = call()
     assert (code, "Usage" in out) == (0, True)
@@ -263,6 +278,19 @@ def test_evaluate_prints_the_scores_on_stdout(model, call):
     assert re.fullmatch(r"r2 [\d.]+\nrmse [\d.e-]+\nrows 20\n", out)
 
 
+@pytest.mark.parametrize("words", [["evaluate"], ["predict", "--out", "p.zarr"]])
+def test_a_store_in_the_place_of_the_model_is_told_the_right_order(model, call, words):
+    os.rename("data.zarr", "my data.zarr")
+    command, *more = words
+    code, out, err = call(command, "my data.zarr", "model.zarr", *more, *HERE)
+    assert (code, out) == (2, "")
+    assert err == (
+        "error: the order of model and store is wrong: my data.zarr holds data, model.zarr a model\n"
+        f"remedy: give the model first: gramian {command} model.zarr 'my data.zarr'\n"
+    )
+    assert call(command, "model.zarr", "my data.zarr", *more, *HERE)[0] == 0
+
+
 def test_quiet_leaves_stderr_empty(model, call):
     assert call("predict", "model.zarr", "data.zarr", "--out", "p.zarr", "--quiet", *HERE) == (0, "", "")
 
@@ -423,6 +451,15 @@ def test_ingest_brings_a_table_in(data, call):
     np.testing.assert_array_equal(open_dataset("rows.zarr").target[:], [3, 6, 9])
 
 
+def test_ingest_leaves_columns_out(data, call):
+    (data / "rows.csv").write_text("id,a,sold,price\nx1,1,2026-01-02,3\nx2,4,2026-01-03,6\n")
+    words = ("ingest", "rows.csv", "rows.zarr", "--target", "price")
+    assert call(*words, "--drop", "id", "--drop", "sold")[0] == 0
+    assert open_dataset("rows.zarr").covariates[:].tolist() == [[1], [4]]
+    code, _, err = call(*words, "--drop", "price")
+    assert (code, err.splitlines()[0]) == (2, "error: drop has 'price', which is the target")
+
+
 def test_ingest_takes_a_number_as_a_level_of_folders():
     assert cli._level("2") == 2
     assert cli._level("object") == "object"
@@ -481,9 +518,10 @@ def process(*words, cwd):
         yield child
 
 
-def test_help_imports_nothing_that_computes(tmp_path):
+@pytest.mark.parametrize("words", [["--help"], ["fit", "--help"], ["featurize", "--help"]])
+def test_help_imports_nothing_that_computes(tmp_path, words):
     code = (
-        "import sys; from gramian import cli; cli.exit_code(['--help']); "
+        f"import sys; from gramian import cli; cli.exit_code({words}); "
         "print([n for n in ('dask', 'zarr', 'sklearn', 'distributed') if n in sys.modules])"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -248,6 +248,39 @@ def test_parquet_gives_what_csv_gives(tmp_path: Path, small_blocks: None) -> Non
     assert second.classes == first.classes
 
 
+NOTES = [f"{i}, {'x' * i}\nof {i}" for i in range(50)]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
+def test_a_dropped_column_may_hold_anything(tmp_path: Path, small_blocks: None, kind: str) -> None:
+    table = frame()
+    when = pd.date_range("2026-01-01", periods=len(table))
+    more = table.assign(note=NOTES, when=when, void=np.nan)[["note", *table.columns, "when", "void"]]
+    source: Any = more
+    if kind == "csv":
+        source = tmp_path / "d.csv"
+        more.to_csv(source, index=False)
+    if kind == "parquet":
+        source = tmp_path / "d.parquet"
+        more.to_parquet(source, row_group_size=7)
+    roles: dict[str, Any] = {"target": "y", "labels": "kind"}
+    found = ingest(source, tmp_path / "d.zarr", drop=("when", "note", "void", "site"), **roles)
+    plain = ingest(table.drop(columns="site"), tmp_path / "plain.zarr", **roles)
+    for name, array in plain.arrays.items():
+        np.testing.assert_array_equal(found.arrays[name][:], array[:])
+
+
+def test_a_dropped_column_need_not_have_a_name(tmp_path: Path) -> None:
+    pd.DataFrame({"a": [1.0, 2.0]}).to_csv(tmp_path / "d.csv")
+    assert ingest(tmp_path / "d.csv", tmp_path / "d.zarr", drop="").covariates[:].tolist() == [[1], [2]]
+
+
+def test_dropped_columns_do_not_enter_subspaces(tmp_path: Path) -> None:
+    source = write_csv(tmp_path / "d.csv", "id,a,b,g\nx,1,0,0\ny,0,2,1\n")
+    found = ingest(source, tmp_path / "d.zarr", subspaces=True, group_by="g", drop="id")
+    np.testing.assert_array_equal(found.subspaces[:], [[[1], [0]], [[0], [1]]])
+
+
 def test_parquet_keeps_float32(tmp_path: Path) -> None:
     pd.DataFrame({"a": np.float32([1, 2]), "b": np.int16([3, 4])}).to_parquet(tmp_path / "d.parquet")
     assert ingest(tmp_path / "d.parquet", tmp_path / "d.zarr").covariates.dtype == np.float32
@@ -511,7 +544,8 @@ def test_progress_counts_blocks(tmp_path: Path, small_blocks: None) -> None:
 # ---------------------------------------------------------------------------------------- bad input
 
 CSV_FAULTS = {
-    "word": ("a,b\n1,2\n3,x\n", {}, r"d\.csv, row 3, column 'b': 'x' is not a number"),
+    "word": ("a,b\n1,2\n3,x\n", {}, r"d\.csv, row 3, column 'b': 'x' is not a number.* --drop b$"),
+    "date": ("a,day sold\n1,2026-01-02\n", {}, r"'2026-01-02' is not a number.* --drop 'day sold'$"),
     "word after a break": ('a,b,c\n1,"u\nv",2\n3,w,x\n', {"labels": "b"}, r"row 4, column 'c': 'x' is not"),
     "ragged, short": ("a,b\n1,2\n3\n", {}, r"d\.csv, row 3: 1 fields, the header has 2"),
     "ragged, long": ("a,b\n1,2\n\n3,4,5\n", {}, r"d\.csv, row 4: 3 fields, the header has 2"),
@@ -539,6 +573,18 @@ CSV_FAULTS = {
         "no column says which rows belong together",
     ),
     "option for images": ("a,b\n1,2\n", {"gray": True}, "a table takes no gray"),
+    "unknown name to drop": (
+        "a,b\n1,2\n",
+        {"drop": ("b", "id")},
+        r"d\.csv has no column 'id' to drop; give one of a, b$",
+    ),
+    "target that is dropped": ("a,b\n1,2\n", {"target": "b", "drop": ("b",)}, "'b', which is the target"),
+    "labels that are dropped": ("a,1\n1,2\n", {"labels": 1, "drop": ["1"]}, "'1', which is the labels"),
+    "groups that are dropped": ("a,b\n1,2\n", {"group_by": "b", "drop": "b"}, "'b', which is the group_by"),
+    "all dropped": ("a,b\n1,2\n", {"drop": ("a", "b")}, "no column left for the covariates"),
+    "open quote in a dropped column": ('a,b\n1,u\n3,"u\n4,u\n', {"drop": "b"}, "unexpected end"),
+    "open quote that another one ends": ('a,b\n1,"u\n3,"u"\n', {"drop": "b"}, "cannot be read as CSV"),
+    "ragged beside a dropped column": ("a,b\n1,u\n3,u,v\n", {"drop": "b"}, "row 3: 3 fields"),
     "rank without subspaces": ("a,b\n1,2\n", {"rank": 2}, r"without subspaces takes no rank.*--subspaces"),
     "split of all": ("a,b\n1,2\n", {"split": 1.0}, "split is 1.0"),
     "split of too few": ("a,b\n1,2\n", {"split": 0.3}, "a split of 0.3 leaves no test row of 1"),
@@ -569,7 +615,13 @@ def test_files_of_a_glob_must_have_the_same_columns(tmp_path: Path) -> None:
 
 
 PARQUET_FAULTS = {
-    "words": ({"a": [1.0], "b": ["x"]}, {}, r"d\.parquet, column 'b' holds .*string, not numbers"),
+    "words": (
+        {"a": [1.0], "b": ["x"]},
+        {},
+        r"d\.parquet, column 'b' holds .*string, not numbers.* --drop b$",
+    ),
+    "date": ({"a": [1.0], "b": [pd.Timestamp(0)]}, {}, r"'b' holds timestamp.*, not numbers.* --drop b$"),
+    "unknown name to drop": ({"a": [1.0]}, {"drop": ["b"]}, "no column 'b' to drop; give one of a$"),
     "null": ({"a": [1.0, None], "b": [1.0, 2.0]}, {}, r"d\.parquet, column 'a', row 1 is (empty|nan)"),
     "null label": ({"a": [1.0, 2.0], "b": ["x", None]}, {"labels": "b"}, r"column 'b', row 1 is empty"),
     "infinity": ({"a": [1.0, np.inf]}, {}, r"d\.parquet, column 'a', row 1 is inf"),
@@ -597,6 +649,8 @@ ARRAY_FAULTS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "words": (np.array([["a"]]), {}, "not real numbers"),
     "complex": (np.ones((2, 2), dtype=complex), {}, "not real numbers"),
     "single basis of too many dimensions": (np.ones((1, 2, 2, 2)), {}, r"has shape \(1, 2, 2, 2\)"),
+    "columns to drop": (np.ones((2, 2)), {"drop": "a"}, "a source of arrays takes no drop"),
+    "no names to drop": (np.ones((2, 2)), {"drop": 1}, "drop is 1; give the names of columns"),
     "one dimension": (np.ones(3), {}, r"has shape \(3,\)"),
     "no rows": (np.ones((0, 3)), {}, "has no rows"),
     "no columns": (np.ones((3, 0)), {}, r"has shape \(3, 0\)"),
@@ -871,10 +925,13 @@ def test_a_frame_gives_what_its_csv_gives(tmp_path: Path) -> None:
             {"target": "cost", "labels": "site"},
             "no column 'cost' for the target; give one of a, site, b",
         ),
-        ({"target": "price"}, "column 'site' holds .*, not numbers; encode it"),
+        ({"target": "price"}, "column 'site' holds .*, not numbers; encode it.* --drop site$"),
+        ({"drop": ["site", "id"]}, "no column 'id' to drop; give one of a, site, b"),
+        ({"drop": ["site"], "labels": "site"}, "drop has 'site', which is the labels"),
+        ({"drop": ["a", "site", "b", "price", "rent"]}, "no column left"),
     ],
 )
-def test_a_frame_without_what_is_wanted(tmp_path: Path, how: dict[str, str], message: str) -> None:
+def test_a_frame_without_what_is_wanted(tmp_path: Path, how: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         ingest(table_of_two_sites(), tmp_path / "d.zarr", **how)
 

@@ -7,20 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import zarr
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, StratifiedKFold
-from sklearn.pipeline import Pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, RobustScaler, StandardScaler
 
-from gramian import models
+from gramian import models, pipeline
 from gramian.errors import GramianError, GramianWarning, InputError, InputTypeError, StoreError
 from gramian.features import HALPrincipalComponents
+from gramian.ingest import ingest, inspect
+from gramian.job import Cluster, Stage, command_job
 from gramian.models import fingerprint_of, load_map, load_model, save_map, save_model
 from gramian.regression import PCHALRegressor, PCHARRegressor
 from gramian.ridge import BlockwiseRidge, BlockwiseRidgeClassifier
 from gramian.store.layout import create_store
+from gramian.views import parts
 
 
 class Dummy(BaseEstimator):
@@ -303,6 +308,62 @@ def test_features_without_a_map_say_so(tmp_path):
 
 
 # ---------------------------------------------------------------- refusals
+
+
+SCALERS = (
+    MaxAbsScaler(),
+    MinMaxScaler((-1, 2), clip=True),
+    RobustScaler(unit_variance=True),
+    StandardScaler(),
+    StandardScaler(with_mean=False, with_std=False),
+)
+
+
+@pytest.mark.parametrize("scaler", SCALERS, ids=repr)
+def test_a_scaler_before_a_model_comes_back(tmp_path, scaler):
+    X = pd.DataFrame(np.random.default_rng(0).normal(3, 9, (40, 2)), columns=["a", "b"])
+    model = make_pipeline(clone(scaler), BlockwiseRidge(alpha=1.0)).fit(X, X["a"] ** 2)
+    loaded = again(model, tmp_path)
+    assert same(*(sorted(vars(found[0]).items()) for found in (loaded, model)))
+    np.testing.assert_array_equal(loaded.predict(2 * X), model.predict(2 * X))
+
+
+def test_a_step_that_passes_through_comes_back(tmp_path):
+    assert again(Pipeline([("x", "passthrough"), ("y", Dummy().fit())]), tmp_path)[0] == "passthrough"
+
+
+@pytest.mark.parametrize("name", ["evaluate", "predict", "featurize"])
+def test_a_command_refuses_a_scaler_in_one_line(tmp_path, name):
+    X = np.random.default_rng(0).normal(3, 9, (40, 2))
+    ingest({"X": X, "y": X[:, 0]}, tmp_path / "d.zarr")
+    model = make_pipeline(StandardScaler(), PCHARRegressor(alpha=1.0, random_state=0)).fit(X, X[:, 0])
+    save_model(model, tmp_path / "m.zarr")
+    stage = Stage(name, name, str(tmp_path / "d.zarr"), str(tmp_path / "m.zarr"), str(tmp_path / "out"))
+    message = "m.zarr holds StandardScaler, PCHARRegressor, a command takes one model.*; use it in Python"
+    with pytest.raises(InputError, match=message):
+        pipeline.outline(command_job(stage, cluster=Cluster(workers=0)))
+    assert inspect(tmp_path / "m.zarr").figures["estimator"] == "StandardScaler, PCHARRegressor"
+
+
+@pytest.mark.parametrize("steps", [(StandardScaler(),), (StandardScaler(), HALPrincipalComponents())])
+def test_a_command_refuses_what_is_no_model_behind_a_map(steps):
+    with pytest.raises(InputError, match=r"m\.zarr holds StandardScaler"):
+        parts(make_pipeline(*steps), "m.zarr")
+
+
+def test_a_map_before_a_model_is_taken_apart():
+    before, model = HALPrincipalComponents(), BlockwiseRidge()
+    assert parts(make_pipeline(before, model), "m.zarr") == (model, before)
+    assert parts(make_pipeline(model), "m.zarr") == parts(model, "m.zarr") == (model, None)
+    with pytest.raises(InputError, match="takes one model"):
+        parts(make_pipeline(before, before, model), "m.zarr")
+
+
+def test_a_pipeline_of_which_a_part_is_not_fitted_is_refused(tmp_path):
+    X = np.arange(8.0).reshape(4, 2)
+    for steps in ([StandardScaler().fit(X), Dummy()], [Pipeline([("x", StandardScaler())]), Dummy().fit()]):
+        with pytest.raises(InputError, match=r"(Dummy|StandardScaler) is not fitted"):
+            save_model(make_pipeline(*steps), tmp_path / "m.zarr")
 
 
 def test_an_unfitted_model_is_refused(tmp_path):

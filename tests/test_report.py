@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from gramian import report
 from gramian.errors import RunError
 from gramian.report import FIGURES, figures, write_report
 from gramian.store.run import Run
@@ -145,6 +146,40 @@ def test_every_curve_is_a_figure(page):
 )
 def test_what_the_records_hold_is_on_the_page(page, text):
     assert text in " ".join(page.text)
+
+
+def records(*results):
+    return [
+        {**FACTS, "stage": f"{place}-test", "results": result, "choices": {"alpha": 0.1, "solver": "dense"}}
+        for place, result in enumerate(results)
+    ]
+
+
+def columns_at_the_right(text):
+    return set(re.findall(r"<th class=n>([^<]*)</th>", text))
+
+
+def test_columns_of_numbers_stand_at_the_right():
+    text = report.page("run", MANIFEST, records({"r2": -0.5, "rows": 1200}, {"accuracy": 1e-9, "rows": 8}))
+    assert columns_at_the_right(text) == {
+        *("accuracy", "r2", "rows", "blocks computed", "time", "tasks", "read"),
+        *("planned peak", "measured peak", "planned / measured"),
+    }
+    assert re.search(r"<td>0-test</td><td class=n>-0.5000</td><td class=n>–</td><td class=n>1,200</td>", text)
+    assert re.search(r"\bth\.n, td\.n {[^}]*text-align: right", text)
+
+
+@pytest.mark.parametrize("shape", [[80, 3], [1200]])
+def test_shapes_are_numbers(shape):
+    (record,) = records({"rows": 8})
+    assert "shape" in columns_at_the_right(report.page("run", MANIFEST, [{**record, "shape": shape}]))
+
+
+def test_rows_follow_the_scores():
+    results = {"r2": 0.5, "rmse": 0.1, "rows": 12}, {"accuracy": 0.9, "log_loss": 0.1, "rows": 34}
+    text = report.page("run", MANIFEST, records(*results)).partition("<h2>Results</h2>")[2]
+    names = re.findall(r"<th[^>]*>([^<]*)</th>", text.partition("</thead>")[0])
+    assert names == ["stage", "r2", "rmse", "accuracy", "log_loss", "rows"]
 
 
 def test_figures_follow_the_colour_of_the_text(root):

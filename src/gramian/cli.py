@@ -12,7 +12,7 @@ import shlex
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -45,6 +45,7 @@ from gramian.job import (
     read_job,
     wrong_words,
 )
+from gramian.kinds import FEATURES, MODELS, Kind, parameter_lines
 
 DONE, FAILED, WRONG_WORDS, INTERRUPTED = 0, 1, 2, 130
 
@@ -213,6 +214,13 @@ def _run_stage(options: Options, **words: Any) -> None:
 # ---------------------------------------------------------------- commands
 
 MAKE, USE, LOOK = "Make", "Use and test", "Look and check"
+
+
+def _settable(table: Mapping[str, Kind]) -> str:
+    """What `--set` takes, as the end of a help."""
+    return "\n".join(["What `--set` takes, by KIND:\n", *(f"- {line}" for line in parameter_lines(table))])
+
+
 Store = Annotated[str, typer.Argument(help="A data set or a store of features.", metavar="STORE")]
 Fitted = Annotated[str, typer.Argument(help="A model made by `gramian fit`.", metavar="MODEL")]
 
@@ -311,6 +319,10 @@ def ingest(
     target: Annotated[
         str | None, _option("The column to predict.", "Data", "--target", metavar="COL")
     ] = None,
+    drop: Annotated[
+        list[str] | None,
+        _option("A column to leave out, such as an id. Repeat as needed.", "Data", "--drop", metavar="COL"),
+    ] = None,
     split: Annotated[
         float | None,
         _option(
@@ -333,18 +345,29 @@ def ingest(
 ) -> None:
     """Bring data into a store: subspaces or covariates, with targets, classes, groups and a split.
 
-    gramian ingest "data/part-*.csv" houses.zarr --target price --split 0.2
+    gramian ingest "data/part-*.csv" houses.zarr --target price --drop id --split 0.2
 
     gramian ingest photos/ objects.zarr --rank 10 --group-by 2 --labels 1 --gray --size 32x32 --split 0.2
 
-    Columns without a role are covariates. Level 1 is the first folder below SOURCE: of photos/cat/felix/1.png
-    the class is cat and the group felix. Images are always turned into subspaces.
+    Columns without a role are covariates: --drop leaves ids, dates and text out. Level 1 is the first folder
+    below SOURCE: of photos/cat/felix/1.png the class is cat and the group felix. Images are always turned
+    into subspaces.
     """
     del debug
     from gramian.ingest import ingest as bring_in
 
     display = Display(quiet=json)
-    options = ("split", "energy", "rank", "size", "on_deficient", "random_state", "group_by", "labels")
+    options = (
+        "split",
+        "energy",
+        "rank",
+        "size",
+        "on_deficient",
+        "random_state",
+        "group_by",
+        "labels",
+        "drop",
+    )
     with display.open(), wrong_words(options):
         data = bring_in(
             source,
@@ -355,6 +378,7 @@ def ingest(
             group_by=_level(group_by),
             labels=_level(labels),
             target=target,
+            drop=drop or (),
             gray=gray,
             size=size,
             center=center,
@@ -375,7 +399,7 @@ def _level(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isdecimal() else text
 
 
-@app.command(rich_help_panel=MAKE)
+@app.command(rich_help_panel=MAKE, epilog=_settable(FEATURES))
 @computes
 def featurize(
     store: Store,
@@ -428,7 +452,7 @@ def gram(
     _run_stage(options, command="gram", store=store, what=kernel, out=out, rows=rows, settings=settings)
 
 
-@app.command(rich_help_panel=MAKE)
+@app.command(rich_help_panel=MAKE, epilog=_settable(MODELS))
 @computes
 def fit(
     store: Store,

@@ -24,6 +24,8 @@ class Kind:
         The array that it reads as y.
     preset : dict
         Parameters that the word stands for.
+    parameters : tuple of str
+        Parameters that words can set, for the help, which must not import the class.
     """
 
     module: str
@@ -31,6 +33,7 @@ class Kind:
     reads: tuple[str, ...]
     target: str | None = None
     preset: Mapping[str, Any] = field(default_factory=dict)
+    parameters: tuple[str, ...] = ()
 
     def make(self, settings: Mapping[str, Any]) -> Any:
         """The unfitted estimator."""
@@ -48,24 +51,69 @@ class Kind:
         return estimator.set_params(**settings)
 
 
-_RANDOM = ("gramian.features", "GrassmannianRandomFeatures", ("subspaces",), None)
-_NEIGHBOURS = Kind("gramian.nca", "NeighborhoodComponentsAnalysis", ("covariates",), "labels")
+_HAL = (
+    *("n_components", "max_degree", "knots", "n_knots", "landmarks", "n_landmarks", "solver", "center"),
+    "random_state",
+)
+_PENALIZED = (*_HAL, "alpha", "selection", "cv")
+_RIDGE = ("alpha", "cv", "fit_intercept", "random_state")
+
+
+def _random(nonlinearity: str, **preset: Any) -> Kind:
+    return Kind(
+        "gramian.features",
+        "GrassmannianRandomFeatures",
+        ("subspaces",),
+        None,
+        {"nonlinearity": nonlinearity, **preset},
+        ("n_projections", "omega", "projection", "packed", "random_state"),
+    )
+
+
+_NEIGHBOURS = Kind(
+    "gramian.nca",
+    "NeighborhoodComponentsAnalysis",
+    ("covariates",),
+    "labels",
+    parameters=(
+        *("n_components", "objective", "init", "warm_start", "max_iter", "tol", "solver"),
+        *("batch_size", "n_references", "truncation", "verbose", "random_state"),
+    ),
+)
 FEATURES = {
-    "periodic": Kind(*_RANDOM, {"nonlinearity": "periodic"}),
-    "sign": Kind(*_RANDOM, {"nonlinearity": "sign", "packed": True}),
-    "linear": Kind(*_RANDOM, {"nonlinearity": "linear"}),
-    "hal": Kind("gramian.features", "HALPrincipalComponents", ("covariates",)),
+    "periodic": _random("periodic"),
+    "sign": _random("sign", packed=True),
+    "linear": _random("linear"),
+    "hal": Kind("gramian.features", "HALPrincipalComponents", ("covariates",), parameters=_HAL),
     "nca": _NEIGHBOURS,
 }
 MODELS = {
-    "pchar": Kind("gramian.regression", "PCHARRegressor", ("covariates",), "target"),
-    "pchal": Kind("gramian.regression", "PCHALRegressor", ("covariates",), "target"),
-    "ridge": Kind("gramian.ridge", "BlockwiseRidge", ("features", "covariates"), "target"),
+    "pchar": Kind("gramian.regression", "PCHARRegressor", ("covariates",), "target", parameters=_PENALIZED),
+    "pchal": Kind("gramian.regression", "PCHALRegressor", ("covariates",), "target", parameters=_PENALIZED),
+    "ridge": Kind("gramian.ridge", "BlockwiseRidge", ("features", "covariates"), "target", parameters=_RIDGE),
     "ridge-classifier": Kind(
-        "gramian.ridge", "BlockwiseRidgeClassifier", ("features", "covariates"), "labels"
+        "gramian.ridge",
+        "BlockwiseRidgeClassifier",
+        ("features", "covariates"),
+        "labels",
+        parameters=_RIDGE,
     ),
     "nca": _NEIGHBOURS,
 }
+
+
+def parameter_lines(table: Mapping[str, Kind]) -> list[str]:
+    """What can be set of each kind, a line for all kinds that have the same.
+
+    Examples
+    --------
+    >>> print(*parameter_lines({"ridge": MODELS["ridge"], "ridge-classifier": MODELS["ridge-classifier"]}))
+    ridge, ridge-classifier: alpha, cv, fit_intercept, random_state
+    """
+    words: dict[tuple[str, ...], list[str]] = {}
+    for word, kind in table.items():
+        words.setdefault(kind.parameters, []).append(word)
+    return [f"{', '.join(alike)}: {', '.join(parameters)}" for parameters, alike in words.items()]
 
 
 def kind_of(estimator: Any) -> Kind:

@@ -30,16 +30,21 @@ from gramian.store.layout import FORMAT, create_array, create_store, open_store
 from gramian.store.writer import block_grid, block_region, check_block, checksum, write_block
 from gramian.validation import path_text
 
-# Where each class that may be saved is found. A new estimator is one line.
+# Where each class that may be saved is found. A new estimator is one line; all that it learns must be in
+# attributes whose names end in _, and no attribute may run code.
 CLASSES = {
     "BlockwiseRidge": "gramian.ridge",
     "BlockwiseRidgeClassifier": "gramian.ridge",
     "GrassmannianRandomFeatures": "gramian.features",
     "HALPrincipalComponents": "gramian.features",
+    "MaxAbsScaler": "sklearn.preprocessing",
+    "MinMaxScaler": "sklearn.preprocessing",
     "NeighborhoodComponentsAnalysis": "gramian.nca",
     "PCHALRegressor": "gramian.regression",
     "PCHARRegressor": "gramian.regression",
     "Pipeline": "sklearn.pipeline",
+    "RobustScaler": "sklearn.preprocessing",
+    "StandardScaler": "sklearn.preprocessing",
 }
 # Parameters that are objects: scikit-learn's splitters, made anew from their own parameters.
 SPLITTERS = (
@@ -62,7 +67,7 @@ Document = dict[str, Any]
 
 
 def save_model(model: Any, path: str | os.PathLike[str], *, force: bool = False) -> None:
-    """Save a fitted estimator of this package, or a Pipeline of them.
+    """Save a fitted estimator of this package, or a Pipeline of them and of scalers of scikit-learn.
 
     Parameters
     ----------
@@ -321,8 +326,9 @@ class _Hasher:
 def _check(model: Any) -> str:
     """The fingerprint of what can be saved; a warning for each parameter that cannot."""
     fingerprint = fingerprint_of(model)
-    if not any(_is_fitted(part) for part in _parts(model)):
-        raise InputError(f"{type(model).__name__} is not fitted", "call fit before saving it")
+    for part in _parts(model):
+        if not _is_fitted(part):
+            raise InputError(f"{type(part).__name__} is not fitted", "call fit before saving it")
     for part in _parts(model):
         for key, value in _parameters(part):
             if key != "random_state" and not _saveable(value):
@@ -336,7 +342,10 @@ def _check(model: Any) -> str:
 
 
 def _parts(model: Any) -> list[Any]:
-    return [step for _, step in model.steps] if type(model).__name__ == "Pipeline" else [model]
+    """The estimators of a Pipeline, or the model itself."""
+    if type(model).__name__ == "Pipeline":
+        return [part for _, step in model.steps for part in _parts(step)]
+    return [] if model in (None, "passthrough") else [model]
 
 
 def _is_fitted(estimator: Any) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import io
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from gramian.store.run import Run
 PAGE = "report.html"
 DEPTH = 1.0  # how far below the best score a regularization path is drawn
 MANY_CLASSES = 20  # that a legend still names
+NUMBER = re.compile(r"-?(\d[\d,.]*(e[-+]?\d+)?|nan|inf)( \D+)?( x \d[\d,]*)*")  # 1,024 x 3, 1.5 GiB
 INK = "#010203"  # what is drawn in it takes the page's text colour, light or dark
 COLOURS = ("#3d8bd4", "#e0803a", "#2fa37c", "#a873d1", "#d4598c", "#9a8a3c")
 
@@ -341,6 +343,7 @@ def _minute(moment: str) -> str:
 def _results_part(records: Sequence[Mapping[str, Any]]) -> str:
     found = [record for record in records if record.get("results")]
     names = list(dict.fromkeys(name for record in found for name in record["results"]))
+    names.sort(key=lambda name: name == "rows")  # scores first
     rows = [[record["stage"], *(_number(record["results"].get(name)) for name in names)] for record in found]
     return _section("Results", _table(["stage", *names], rows)) if rows else ""
 
@@ -434,16 +437,21 @@ def _section(title: str, content: str) -> str:
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f"<th>{_text(name)}</th>" for name in columns)
-    body = "".join(
-        "<tr>" + "".join(f"<td{_side(value)}>{_text(value)}</td>" for value in row) + "</tr>" for row in rows
-    )
-    return f"<div class=scroll><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    rows = list(rows)
+    sides = [_side([row[place] for row in rows]) for place in range(len(columns))]
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        filled = (f"<{tag}{side}>{_text(cell)}</{tag}>" for side, cell in zip(sides, cells, strict=True))
+        return f"<tr>{''.join(filled)}</tr>"
+
+    head, body = line("th", columns), "".join(line("td", row) for row in rows)
+    return f"<div class=scroll><table><thead>{head}</thead><tbody>{body}</tbody></table></div>"
 
 
-def _side(value: str) -> str:
-    """Numbers stand at the right."""
-    return " class=n" if value[:1].isdigit() or value[:1] in "-–" else ""
+def _side(column: Sequence[str]) -> str:
+    """A column of numbers, with units or dashes between them, stands at the right."""
+    given = [value for value in column if value != "–"]
+    return " class=n" if given and all(map(NUMBER.fullmatch, given)) else ""
 
 
 def _number(value: Any) -> str:
@@ -506,7 +514,7 @@ th, td {
   vertical-align: top; overflow-wrap: anywhere;
 }
 th { color: var(--soft); font-weight: 600; white-space: nowrap; }
-td.n { font-variant-numeric: tabular-nums; }
+th.n, td.n { text-align: right; font-variant-numeric: tabular-nums; }
 @media print { figure, tr { break-inside: avoid; } }
 </style>
 </head>

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shlex
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -95,10 +96,24 @@ class Known:
 
 def _load_map(path: str) -> Any:
     """The map of a store of features or of a model."""
-    if dict(open_store(path).attrs["gramian"])["kind"] == "model":  # type: ignore[arg-type]
-        estimator, before = parts(models.load_model(path))
+    if _kind_at(path) == "model":
+        estimator, before = parts(models.load_model(path), path)
         return estimator if before is None and hasattr(estimator, "stored_map") else before
     return Source.open(path).map
+
+
+def _kind_at(path: str) -> str:
+    facts: Any = open_store(path).attrs["gramian"]
+    return str(facts["kind"])
+
+
+def _refuse_swapped(stage: Stage) -> None:
+    """Refuse a model in the place of the store, and a store in that of the model."""
+    if _kind_at(stage.store) == "model" and _kind_at(stage.what) != "model":
+        raise JobError(
+            f"the order of model and store is wrong: {stage.what} holds data, {stage.store} a model",
+            f"give the model first: gramian {shlex.join([stage.command, stage.store, stage.what])}",
+        )
 
 
 # ---------------------------------------------------------------- the commands
@@ -458,6 +473,8 @@ class Use(Action):
     """What prediction and evaluation share: a model and rows that it can read."""
 
     def __init__(self, stage: Stage, known: Known) -> None:
+        if not {stage.store, stage.what} & known.actions.keys():
+            _refuse_swapped(stage)
         super().__init__(stage, known)
         self.model = known.fitted(stage.what)
         self.name, self.through = self._input()

@@ -15,6 +15,7 @@ from gramian import engine, models
 from gramian.blocks import ArraySpec
 from gramian.errors import InputError
 from gramian.job import Rows
+from gramian.kinds import FEATURES, MODELS
 from gramian.sources import picked
 from gramian.store.layout import (
     SIDE_ARRAYS,
@@ -151,7 +152,7 @@ class Fitted:
     @classmethod
     def open(cls, path: str) -> Fitted:
         """A saved model; a classifier answers by number here, as the labels of a store do."""
-        estimator, before = parts(models.load_model(path))
+        estimator, before = parts(models.load_model(path), path)
         learned = getattr(estimator, "classes_", None)
         if learned is not None and learned.dtype.kind not in "iu":
             estimator.class_names_, estimator.classes_ = learned, np.arange(len(learned))
@@ -162,8 +163,14 @@ class Fitted:
         return Fitted.open(self.path) if self.promised else self
 
 
-def parts(model: Any) -> tuple[Any, Any]:
-    """The estimator of a model, and the map before it."""
-    if isinstance(model, Pipeline):
-        return model[-1], model[0]
-    return model, None
+def parts(model: Any, path: str) -> tuple[Any, Any]:
+    """The estimator of a model, and the map before it; a model that is more than that is refused."""
+    *before, estimator = [step for _, step in model.steps] if isinstance(model, Pipeline) else [model]
+    known = {kind.name for kind in (*FEATURES.values(), *MODELS.values())}
+    names = [type(step).__name__ for step in (*before, estimator)]
+    if len(before) > 1 or not known.issuperset(names) or not all(hasattr(s, "decoded_map") for s in before):
+        raise InputError(
+            f"{path} holds {', '.join(names)}, a command takes one model, or a map of features and a model",
+            "use it in Python, with gramian.load_model",
+        )
+    return estimator, before[0] if before else None

@@ -14,7 +14,7 @@ from typing import Any
 from gramian.engine import Progress, pinned
 from gramian.errors import GramianWarning, InputError, StoreError
 from gramian.ingest.inspection import Inspection, inspect
-from gramian.ingest.opening import Options, open_source
+from gramian.ingest.opening import Options, column_names, open_source
 from gramian.ingest.spans import Spans
 from gramian.ingest.writing import workspace, write_dataset
 from gramian.store.layout import Dataset, open_dataset
@@ -34,6 +34,7 @@ def ingest(
     group_by: int | str | None = None,
     labels: int | str | None = None,
     target: str | Sequence[str] | None = None,
+    drop: str | Sequence[str] = (),
     gray: bool | None = None,
     size: str | tuple[int, int] | None = None,
     center: bool = False,
@@ -54,7 +55,7 @@ def ingest(
         - ``.npy``, ``.npz``, or arrays in memory: under the names of the store's arrays, or ``X`` (2-D:
           covariates, 3-D: subspaces) and ``y`` (floats: target; integers, strings: labels).
         - CSV with a header, or Parquet: a file, a folder or a glob, in sorted order; or a frame of
-          pandas. Columns without a role are covariates.
+          pandas. Columns without a role are covariates, unless they are dropped.
         - A folder of images: one subspace for each group of images.
         - A Zarr array or group, v2 or v3, in any chunks, with names as above; also as a URL.
     dest : path
@@ -76,6 +77,8 @@ def ingest(
         arrays: an array.
     target : str or sequence of str, optional
         Of a table: the column(s) to predict; of arrays: an array.
+    drop : str or sequence of str, default ()
+        Of a table: the column(s) to leave out, such as ids, dates and text; whatever they hold is not read.
     gray : bool, optional
         Read images as gray (True) or in colour (False); None: as the first one is.
     size : str or (int, int), optional
@@ -119,7 +122,19 @@ def ingest(
         boolean(flag, name)
     if gray is not None:
         boolean(gray, "gray")
-    options = Options(subspaces, rank, energy, group_by, labels, target, gray, size, center, on_deficient)
+    options = Options(
+        subspaces,
+        rank,
+        energy,
+        group_by,
+        labels,
+        target,
+        column_names(drop, "drop"),
+        gray,
+        size,
+        center,
+        on_deficient,
+    )
     if split is not None and not 0 < real(split, "split") < 1:
         raise InputError(f"split is {split}", "give a share between 0 and 1")
     dest = path_text(dest, "dest")

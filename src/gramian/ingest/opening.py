@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,12 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from gramian.errors import InputError
+from gramian.errors import InputError, InputTypeError
 from gramian.ingest.arrays import Arrays, by_role, npy_array, npz_arrays, zarr_arrays
 from gramian.ingest.images import SUFFIXES, ImageGroups, image_paths
 from gramian.ingest.rows import Rows
 from gramian.ingest.spans import GatheredRows, Matrices, Span, Spans
-from gramian.ingest.tables import CsvFiles, ParquetFiles, Roles
+from gramian.ingest.tables import CsvFiles, ParquetFiles, Roles, check_dropped, remedy_for_words
 from gramian.validation import choice, integer, real
 
 CSV = (".csv", ".tsv")
@@ -35,6 +35,7 @@ class Options:
     group_by: int | str | None = None
     labels: int | str | None = None
     target: str | Sequence[str] | None = None
+    drop: tuple[str, ...] = ()
     gray: bool | None = None
     size: str | tuple[int, int] | None = None
     center: bool = False
@@ -46,6 +47,12 @@ class Options:
             integer(self.rank, "rank")
         if self.energy is not None and real(self.energy, "energy", strict=True) > 1:
             raise InputError(f"energy is {self.energy}", "give a share above 0 and of at most 1")
+        roles = {"target": self.targets, "labels": (self.labels,), "group_by": (self.group_by,)}
+        for role, names in roles.items():
+            used = {str(name) for name in names if name is not None}
+            both = [name for name in self.drop if str(name) in used]
+            if both:
+                raise InputError(f"drop has {both[0]!r}, which is the {role}", "name it in one of them")
 
     @property
     def span(self) -> Span:
@@ -55,9 +62,7 @@ class Options:
     @property
     def targets(self) -> tuple[str, ...]:
         """The names of the target's columns."""
-        if self.target is None:
-            return ()
-        return (self.target,) if isinstance(self.target, str) else tuple(self.target)
+        return () if self.target is None else column_names(self.target, "target")
 
     @property
     def pixels(self) -> tuple[int, int] | None:
@@ -81,7 +86,17 @@ class Options:
                 )
 
 
+def column_names(given: str | Iterable[str], name: str) -> tuple[str, ...]:
+    """One name or several as a tuple."""
+    if isinstance(given, str):
+        return (given,)
+    if not isinstance(given, Iterable):
+        raise InputTypeError(f"{name} is {given!r}", "give the names of columns")
+    return tuple(given)
+
+
 _BELONGS = {
+    "drop": "leave it away: it is for the columns of tables",
     "gray": "leave it away: it is for folders of images",
     "size": "leave it away: it is for folders of images",
     "rank": "add --subspaces to turn groups of vectors into subspaces",
@@ -150,16 +165,22 @@ def _open_frame(frame: Any, options: Options, scratch: Path) -> tuple[Rows, list
                 f"the frame has no column {missing[0]!r} for the {role}",
                 f"give one of {', '.join(map(str, frame.columns))}",
             )
-    named = {name for names in roles.values() for name in names}
+    check_dropped(options.drop, list(frame.columns), "the frame")
+    named = {name for names in (*roles.values(), options.drop) for name in names}
+    others = [name for name in frame.columns if name not in named]
+    if not others:
+        raise InputError(
+            "the frame has no column left for the covariates", "give one with more columns, or drop fewer"
+        )
     found = {
-        "covariates": _numbers(frame, [name for name in frame.columns if name not in named]),
+        "covariates": _numbers(frame, others),
         **({"target": _numbers(frame, options.targets)} if options.targets else {}),
         **{role: _words(frame, roles[role][0]) for role in ("labels", "groups") if roles[role]},
     }
     if len(options.targets) == 1:
         found["target"] = found["target"][:, 0]
     return _open_arrays(
-        "the frame", found, replace(options, target=None, labels=None, group_by=None), scratch
+        "the frame", found, replace(options, target=None, labels=None, group_by=None, drop=()), scratch
     )
 
 
@@ -170,9 +191,9 @@ def _numbers(frame: Any, names: Sequence[Any]) -> NDArray[Any]:
         if column.dtype.kind not in "fiub":
             raise InputError(
                 f"the frame, column {name!r} holds {frame[name].dtype}, not numbers",
-                "encode it, remove it, or take it as labels or groups",
+                remedy_for_words(name),
             )
-    return np.column_stack(columns) if columns else np.empty((len(frame), 0))
+    return np.column_stack(columns)
 
 
 def _words(frame: Any, name: Any) -> NDArray[Any]:
@@ -242,7 +263,7 @@ def _kind_of_folder(folder: Path, paths: list[Path]) -> str:
 
 
 def _open_images(folder: Path, options: Options) -> Rows:
-    options.refuse("a folder of images", ["target"])
+    options.refuse("a folder of images", ["target", "drop"])
     groups = ImageGroups(
         folder, group_by=options.group_by, labels=options.labels, gray=options.gray, size=options.pixels
     )
@@ -251,7 +272,7 @@ def _open_images(folder: Path, options: Options) -> Rows:
 
 def _open_table(kind: str, paths: list[Path], options: Options, scratch: Path) -> Rows:
     options.refuse("a table", ["gray", "size"])
-    roles = Roles(options.targets, _name(options.labels), _name(options.group_by))
+    roles = Roles(options.targets, _name(options.labels), _name(options.group_by), options.drop)
     table = (CsvFiles if kind == "csv" else ParquetFiles)(paths, roles)
     if not options.subspaces:
         _refuse_spans(table.where, options)
@@ -267,7 +288,7 @@ def _open_table(kind: str, paths: list[Path], options: Options, scratch: Path) -
 def _open_arrays(
     where: str, found: Mapping[str, Any], options: Options, scratch: Path, classes: list[Any] | None = None
 ) -> tuple[Rows, list[str]]:
-    options.refuse("a source of arrays", ["gray", "size"])
+    options.refuse("a source of arrays", ["gray", "size", "drop"])
     if len(options.targets) > 1:
         raise InputError(
             f"target names {len(options.targets)} arrays", "give one array with a column for each"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shlex
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
@@ -24,15 +25,17 @@ PANDAS_INDEX = "__index_level_"  # how pandas stores an index without a name: no
 
 @dataclass(frozen=True)
 class Roles:
-    """Which columns are target, labels and groups; the others are covariates."""
+    """Which columns are target, labels and groups, and which are left out; the others are covariates."""
 
     target: tuple[str, ...] = ()
     labels: str | None = None
     groups: str | None = None
+    drop: tuple[str, ...] = ()
 
     def columns(self, names: Sequence[str], where: str) -> dict[str, list[str]]:
         """The names of the columns of each array of the store."""
-        _check_names(names, where)
+        check_dropped(self.drop, names, where)
+        _check_names(names, where, self.drop)
         columns = {"target": list(self.target)}
         columns |= {
             "labels": [self.labels] if self.labels else [],
@@ -44,21 +47,37 @@ class Roles:
                     raise InputError(
                         f"{where} has no column {name!r} for the {role}", f"give one of {', '.join(names)}"
                     )
-        used = set(chain.from_iterable(columns.values()))
+        used = {*chain.from_iterable(columns.values()), *self.drop}
         columns["covariates"] = [name for name in names if name not in used]
         if not columns["covariates"]:
             raise InputError(
-                f"{where} has no column left for the covariates", "give a file with more columns"
+                f"{where} has no column left for the covariates",
+                "give a file with more columns, or drop fewer",
             )
         return {role: chosen for role, chosen in columns.items() if chosen}
 
 
-def _check_names(names: Sequence[str], where: str) -> None:
+def check_dropped(drop: Sequence[Any], names: Sequence[Any], where: str) -> None:
+    """Refuse a column to leave out that is not there."""
+    for name in drop:
+        if name not in names:
+            raise InputError(
+                f"{where} has no column {name!r} to drop", f"give one of {', '.join(map(str, names))}"
+            )
+
+
+def remedy_for_words(name: Any) -> str:
+    """What can be done about a column that holds text or dates."""
+    return f"encode it, take it as labels or groups, or leave it out with --drop {shlex.quote(str(name))}"
+
+
+def _check_names(names: Sequence[str], where: str, drop: Sequence[str]) -> None:
     seen: set[str] = set()
     for position, name in enumerate(names, start=1):
-        if not name:
+        if not name and name not in drop:
             raise InputError(
-                f"column {position} of {where} has no name", "name it, or write the file without an index"
+                f"column {position} of {where} has no name",
+                "name it, or leave it out with --drop ''",
             )
         if name in seen:
             raise InputError(f"{where} has two columns named {name!r}", "rename or remove one of them")
@@ -73,13 +92,14 @@ class Table(ABC):
     paths : sequence of Path
         In the order of their rows.
     roles : Roles
-        Every column but those for labels and groups must hold numbers.
+        Every column must hold numbers, but those for labels and groups and those that are left out.
     """
 
     def __init__(self, paths: Sequence[Path], roles: Roles) -> None:
         self.paths = list(paths)
         self.where = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
         self.names, types = self._columns_of(self.paths[0])
+        self.drop = frozenset(roles.drop)
         self.columns = roles.columns(self.names, str(self.paths[0]))
         self.fields = {
             role: _field(role, [types[n] for n in chosen]) for role, chosen in self.columns.items()
@@ -127,6 +147,11 @@ class CsvFiles(Table):
     Rows are counted as an editor does, the header being row 1.
     """
 
+    def __init__(self, paths: Sequence[Path], roles: Roles) -> None:
+        super().__init__(paths, roles)
+        self._words = {*self.columns.get("labels", []), *self.columns.get("groups", [])}
+        self._sound: set[Path] = set()  # files whose fields of several lines are known to end
+
     def _columns_of(self, path: Path) -> tuple[list[str], dict[str, np.dtype[Any]]]:
         with _opened(path) as (_, reader):
             names = [name.strip() for name in next(reader, [])]
@@ -143,29 +168,42 @@ class CsvFiles(Table):
             yield len(part), {role: self._taken(part, role, chosen, path) for role, chosen in wanted.items()}
 
     def _parsed(self, path: Path) -> Iterator[NDArray[Any]]:
-        """Every field of every row, floats and strings, as structured arrays of bounded length."""
-        words = {*self.columns.get("labels", []), *self.columns.get("groups", [])}
-        dtype = np.dtype([(f"{j}", "O" if name in words else "f8") for j, name in enumerate(self.names)])
+        """Every field of every row, floats and strings, as structured arrays of bounded length.
+
+        Of a column that is left out: whether the field has several lines.
+        """
+        dtype = np.dtype([(f"{j}", self._type_of(name)) for j, name in enumerate(self.names)])
+        dropped = [j for j, name in enumerate(self.names) if name in self.drop]
         most = max(1, BATCH // dtype.itemsize)
         with _opened(path) as (file, reader):
             next(reader)
             while True:
-                part = self._next(file, reader.dialect.delimiter, dtype, most, path)
+                how = {"dtype": dtype, "max_rows": most, "converters": dict.fromkeys(dropped, _is_long)}
+                part = self._next(file, reader.dialect.delimiter, how, path)
+                if path not in self._sound and any(part[str(j)].any() for j in dropped):
+                    self._find_fault(path)  # an open quote takes in what follows
+                    self._sound.add(path)
                 yield part
                 if len(part) < most:
                     return
 
-    def _next(self, file: TextIO, delimiter: str, dtype: Any, most: int, path: Path) -> NDArray[Any]:
+    def _type_of(self, name: str) -> str:
+        if name in self.drop:
+            return "?"
+        return "O" if name in self._words else "f8"
+
+    def _next(self, file: TextIO, delimiter: str, how: dict[str, Any], path: Path) -> NDArray[Any]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # about blank lines and the end of the file
                 part: NDArray[Any] = np.loadtxt(
-                    file, dtype, comments=None, delimiter=delimiter, quotechar='"', max_rows=most, ndmin=1
+                    file, comments=None, delimiter=delimiter, quotechar='"', ndmin=1, **how
                 )
         except UnicodeDecodeError:
             raise
         except ValueError as error:
             self._explain(path, str(error))
+        dtype: Any = part.dtype
         if not all(np.isfinite(part[name]).all() for name in dtype.names if dtype[name] == np.float64):
             self._explain(path, "a value is not finite")
         return part
@@ -182,8 +220,12 @@ class CsvFiles(Table):
         return words
 
     def _explain(self, path: Path, otherwise: str) -> NoReturn:
-        """Look for the first fault of a file once more, slowly, to say where it is."""
-        words = {*self.columns.get("labels", []), *self.columns.get("groups", [])}
+        """Say where the first fault of a file is."""
+        self._find_fault(path)
+        raise InputError(f"{path} cannot be read as CSV: {otherwise}", "write it with plain rows of fields")
+
+    def _find_fault(self, path: Path) -> None:
+        """Look for the first fault of a file, slowly."""
         with _opened(path) as (_, reader):
             next(reader)
             for row in filter(None, reader):
@@ -192,20 +234,24 @@ class CsvFiles(Table):
                         f"{path}, row {reader.line_num}: {len(row)} fields, the header has {len(self.names)}",
                         "mend the row, or quote fields that hold the separator",
                     )
+                place = f"{path}, row {reader.line_num}"
                 for name, text in zip(self.names, map(str.strip, row), strict=True):
-                    _check_field(text, f"{path}, row {reader.line_num}, column {name!r}", word=name in words)
-        raise InputError(f"{path} cannot be read as CSV: {otherwise}", "write it with plain rows of fields")
+                    if name not in self.drop:
+                        _check_field(text, place, name, word=name in self._words)
 
 
-def _check_field(text: str, where: str, *, word: bool) -> None:
+def _is_long(text: str) -> bool:
+    return "\n" in text or "\r" in text
+
+
+def _check_field(text: str, place: str, name: str, *, word: bool) -> None:
+    where = f"{place}, column {name!r}"
     if not text:
         raise InputError(f"{where} is empty", "remove the row or fill in the value")
     if word:
         return
     if not _is_number(text):
-        raise InputError(
-            f"{where}: {text!r} is not a number", "encode it, remove it, or take it as labels or groups"
-        )
+        raise InputError(f"{where}: {text!r} is not a number", remedy_for_words(name))
     if not np.isfinite(float(text)):
         raise InputError(f"{where} is {text}", "remove the row or fill in the value")
 
@@ -244,7 +290,11 @@ class ParquetFiles(Table):
         schema = self._file(path).schema_arrow
         for role in self.columns.keys() - {"labels", "groups"}:
             for name in self.columns[role]:
-                _check_numeric(schema.field(name).type, f"{path}, column {name!r}")
+                held = schema.field(name).type
+                if _numpy_type(held).kind != "f":
+                    raise InputTypeError(
+                        f"{path}, column {name!r} holds {held}, not numbers", remedy_for_words(name)
+                    )
 
     def _columns_of(self, path: Path) -> tuple[list[str], dict[str, np.dtype[Any]]]:
         schema = self._file(path).schema_arrow
@@ -294,13 +344,6 @@ def _numpy_type(arrow: Any) -> np.dtype[Any]:
     if types.is_boolean(arrow) or types.is_integer(arrow) or types.is_floating(arrow):
         return float_type(np.dtype(arrow.to_pandas_dtype()), "a column")
     return np.dtype(np.float64 if types.is_decimal(arrow) else np.str_)
-
-
-def _check_numeric(arrow: Any, where: str) -> None:
-    if _numpy_type(arrow).kind != "f":
-        raise InputTypeError(
-            f"{where} holds {arrow}, not numbers", "encode it, remove it, or take it as labels or groups"
-        )
 
 
 def _values(column: Any, where: str, first: int) -> NDArray[Any]:
