@@ -24,16 +24,20 @@ print(time.perf_counter() - wall, time.process_time() - cpu)
 READY = """
 import numpy as np, scipy.linalg
 from gramian import kernels
+from gramian.kernels.all_pairs import neighbour_gradient
 rng = np.random.default_rng(0)
 covariates = rng.random((50, 10))
 subspaces = np.linalg.qr(rng.standard_normal((20, 12, 3)))[0]
 bits = rng.integers(0, 256, (50, 64)).astype(np.uint8)
+points, labels = 100 * covariates, rng.integers(0, 3, 50)
 """
 KERNELS = {
     "HAL": "kernels.hal_kernel(covariates)",
     "HAL, degree 2": "kernels.hal_kernel(covariates, max_degree=2)",
     "periodic": "kernels.periodic_kernel(subspaces, omega=1.0)",
     "Hamming": "kernels.hamming_kernel(bits, n_bits=512)",
+    "NCA, float64": "neighbour_gradient(points, labels)",
+    "NCA, float32": "neighbour_gradient(points.astype(np.float32), labels)",
 }
 
 

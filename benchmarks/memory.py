@@ -2,7 +2,8 @@
 
     python benchmarks/memory.py regression      # N, 2N, 4N rows on two workers of 700 MiB
     python benchmarks/memory.py featurize       # at least 6 GiB of subspaces within 2 GiB
-    python benchmarks/memory.py [--short]       # both
+    python benchmarks/memory.py nca             # 1,000,000 x 50: exact, and by mini-batches, in 2 GiB
+    python benchmarks/memory.py [--short]       # all
 
 Data is generated where `--folder` says and removed afterwards. Exit code 1 if a promise is broken.
 """
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from gramian import load_model
 from gramian.blocks import Grid, size_text
 from gramian.store.layout import create_array, create_store
 from gramian.store.writer import write_block
@@ -84,6 +86,24 @@ def subspaces(path: Path, size: int, n: int = 1024, k: int = 4) -> int:
     return rows
 
 
+def classes(path: Path, rows: int, d: int = 50) -> None:
+    """(rows, d) float32 covariates of ten classes that ten columns tell apart; a tenth is for testing."""
+    group = create_store(str(path), "dataset")
+    grid = Grid(rows, 1 << 15)
+    X = create_array(group, "covariates", (rows, d), np.dtype("f4"), (grid, Grid(d, d)))
+    sides = {
+        name: create_array(group, name, (rows,), np.dtype("i8"), (grid,)) for name in ("labels", "split")
+    }
+    centres = 1.2 * np.random.default_rng(2).standard_normal((10, d)) * (np.arange(d) < 10)
+    for index in range(len(grid)):
+        rng = np.random.default_rng([2, index])
+        labels = rng.integers(0, 10, grid.length(index))
+        draws = rng.standard_normal((len(labels), d)) * np.where(np.arange(d) < 10, 1.0, 3.0)
+        write_block(X, (index, 0), (centres[labels] + draws).astype("f4"))
+        write_block(sides["labels"], (index,), labels)
+        write_block(sides["split"], (index,), (rng.random(len(labels)) < 0.1).astype("i8"))
+
+
 def line(what: str, planned: int, peak: int, seconds: float) -> bool:
     kept = peak <= planned <= 2 * peak
     print(
@@ -126,11 +146,35 @@ def featurize(folder: Path, size: int) -> bool:
     return good and peak <= 2048 * MIB
 
 
+def nca(folder: Path, rows: int) -> bool:
+    data = folder / "classes.zarr"
+    classes(data, rows)
+    place = ["--max-memory", "2GiB", "--workers", "2", "--threads", "1"]
+    good = True
+    for solver, iterations, c in (("minibatch", 3, 5), ("lbfgs", 1, 2)):
+        model = folder / f"{solver}.zarr"
+        words = ["fit", str(data), "--model", "nca", "--rows", "train", "--out", str(model)]
+        settings = {
+            "solver": solver,
+            "n_components": c,
+            "init": "pca",
+            "max_iter": iterations,
+            "random_state": 0,
+        }
+        given = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+        facts, peak, seconds = measured(*words, *given, *place)
+        what = f"NCA, {rows:,} x 50, {c} components, {solver}, {iterations} iteration(s)"
+        good &= line(what, facts["planned_bytes"], peak, seconds) and peak <= 2048 * MIB
+        history = load_model(model).objective_history_ / (0.9 * rows)
+        print(f"| objective a row: {', '.join(f'{value:.4f}' for value in history)} | | | | | |", flush=True)
+    return good
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="?", choices=["regression", "featurize"])
+    parser.add_argument("what", nargs="?", choices=["regression", "featurize", "nca"])
     parser.add_argument("--short", action="store_true", help="a tenth of the rows")
     parser.add_argument("--folder", help="where the data goes, default the system's temporary folder")
     options = parser.parse_args()
@@ -138,6 +182,7 @@ def main() -> None:
     jobs: dict[str, Callable[[Path], bool]] = {
         "regression": lambda folder: regression(folder, 200_000 // share),
         "featurize": lambda folder: featurize(folder, (6 << 30) // share),
+        "nca": lambda folder: nca(folder, 1_000_000 // share),
     }
     print("| job | planned peak | measured peak | ratio | time | promise |\n|---|---|---|---|---|---|")
     good = True

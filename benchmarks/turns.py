@@ -21,21 +21,23 @@ def one_core() -> None:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
-def seconds(call: Callable[[], Any]) -> Seconds:
+def seconds(call: Callable[[], Any], clock: Callable[[], float] = time.process_time) -> Seconds:
     """Wall and CPU seconds of one call."""
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall, cpu = time.perf_counter(), clock()
     call()
-    return time.perf_counter() - wall, time.process_time() - cpu
+    return time.perf_counter() - wall, clock() - cpu
 
 
-def medians(sides: dict[str, Callable[[], Any]], turns: int) -> dict[str, Seconds]:
+def medians(
+    sides: dict[str, Callable[[], Any]], turns: int, clock: Callable[[], float] = time.process_time
+) -> dict[str, Seconds]:
     """Each side once for warmth, then all in turns."""
     for call in sides.values():
         call()
     times: dict[str, list[Seconds]] = {name: [] for name in sides}
     for _ in range(turns):
         for name, call in sides.items():
-            times[name].append(seconds(call))
+            times[name].append(seconds(call, clock))
     return {
         name: (statistics.median(t[0] for t in row), statistics.median(t[1] for t in row))
         for name, row in times.items()

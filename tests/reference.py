@@ -114,3 +114,50 @@ def hal_basis(X, knots):
     sets = [s for size in range(1, d + 1) for s in combinations(range(d), size)]
     columns = [(knot, list(s)) for knot in knots for s in sets]
     return np.array([[(knot[s] <= x[s]).all() for knot, s in columns] for x in X], float)
+
+
+# --- Neighbourhood components analysis -------------------------------------------------------------
+
+
+def neighbour_powers(X, Y):
+    """-||x - y||^2 of every pair, in long double."""
+    X, Y = X.astype(np.longdouble), Y.astype(np.longdouble)
+    return gram(lambda x, y: -((x - y) ** 2).sum(), X, Y)
+
+
+def log_sum(powers):
+    """log sum exp; minus infinity of nothing."""
+    largest = powers.max(initial=-np.inf)
+    return largest if np.isneginf(largest) else largest + np.log(np.exp(powers - largest).sum())
+
+
+def neighbour_log_sums(Z, labels):
+    """log sum_j exp(-||z_i - z_j||^2), j != i, over the class of i and over the other classes: (2, n)."""
+    powers = neighbour_powers(Z, Z)
+    np.fill_diagonal(powers, -np.inf)
+    same = labels[:, None] == labels
+    both = (zip(powers, which, strict=True) for which in (same, ~same))
+    return np.array([[log_sum(row[kind]) for row, kind in pairs] for pairs in both])
+
+
+def neighbour_objective(Z, labels, objective):
+    """sum p_i, or sum log p_i of the rows with others of their class, and its derivative by Z.
+
+    P_ij = K_ij / sum_k K_ik, p_i = sum of P_ij over the class of i, Q_ij = P_ij / p_i within it. By the
+    squared distance of i and j, log p_i has the derivative P_ij - Q_ij: within the class, -(1 - p_i) Q_ij.
+    """
+    powers, (own, other), Z = neighbour_powers(Z, Z), neighbour_log_sums(Z, labels), Z.astype(np.longdouble)
+    np.fill_diagonal(powers, -np.inf)
+    value, slope = np.longdouble(0), np.zeros_like(Z)
+    for i in np.flatnonzero(np.isfinite(own)):
+        log_p, log_rest = (-np.logaddexp(0, sign * (other[i] - own[i])) for sign in (1, -1))
+        same = labels == labels[i]
+        within = np.exp(log_rest + np.where(same, powers[i] - own[i], 0))
+        derivative = np.where(same, -within, np.exp(powers[i] - own[i] + log_p))
+        if objective == "accuracy":
+            derivative *= np.exp(log_p)
+        value += np.exp(log_p) if objective == "accuracy" else log_p
+        pull = 2 * derivative[:, None] * (Z[i] - Z)
+        slope[i] += pull.sum(axis=0)
+        slope -= pull
+    return value, slope

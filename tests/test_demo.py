@@ -48,8 +48,15 @@ def test_digits_are_told_apart_well_above_chance(first):
     assert all(accuracy > 0.8 for *_, accuracy in rows)
 
 
+def test_a_learnt_map_keeps_the_neighbours_of_pixels(first):
+    accuracy = {(name, size): value for name, size, value in first.tables[1]["rows"]}
+    learnt = accuracy["neighbourhood components, stochastic neighbours", 10]
+    assert learnt > accuracy["3 nearest neighbours, principal components", 10]
+    assert learnt > accuracy["3 nearest neighbours, all pixels", demo.PIXELS] - 0.02
+
+
 def test_the_regressions_of_diabetes_explain_what_is_known_to_be_explainable(first):
-    rows = first.tables[1]["rows"]
+    rows = first.tables[2]["rows"]
     assert len(rows) == 3
     assert all(0.3 < score < 0.6 for _, *scores, _ in rows for score in scores)
 

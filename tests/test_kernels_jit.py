@@ -70,6 +70,16 @@ def test_first_call_waits_for_the_lock_of_the_cache():
     thread.join()
 
 
+def test_features_are_those_that_kernels_are_compiled_for():
+    code = "from gramian.kernels._jit import supports; print(supports('sse4.2'), supports('avx512f'))"
+    command, form = (
+        [sys.executable, "-c", code],
+        {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "+sse4.2"},
+    )
+    done = subprocess.run(command, env={**os.environ, **form}, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]
+
+
 TWICE = """
 from gramian.kernels._jit import kernel
 

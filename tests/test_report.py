@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from gramian.errors import RunError
-from gramian.report import figures, write_report
+from gramian.report import FIGURES, figures, write_report
 from gramian.store.run import Run
 
 MANIFEST = {
@@ -46,7 +46,16 @@ CURVES = {
         "folds": 5,
         "metric": "R²",
     },
+    "objective": {"iteration": [0, 1, 2, 3], "value": [0.2, 0.5, 0.6, 0.61], "objective": "accuracy"},
 }
+SCATTER = {
+    "before": [[0.0, 1.0], [1.0, 2.0], [2.0, 0.0]],
+    "after": [[0.0, 3.0], [4.0, 2.0], [2.0, 5.0]],
+    "codes": [0, 1, 0],
+    "classes": ["<cat>", "dog"],
+    "start_name": "pca",
+}
+BARS = {"columns": 0.9, "start": 0.5, "end": 0.85, "rows": 2000, "nearest": 3, "start_name": "lda"}
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +155,19 @@ def test_figures_follow_the_colour_of_the_text(root):
 
 def test_the_same_run_gives_the_same_page(root):
     assert write_report(root).read_bytes() == write_report(root).read_bytes()
+
+
+def test_every_kind_of_curve_is_drawn():
+    known = {**CURVES, "scatter": SCATTER, "neighbours": BARS}
+    assert set(known) == set(FIGURES)
+    drawn = figures([{"stage": "a", "curves": known}])
+    assert [figure.title for figure in drawn][-3:] == ["Nearest neighbours: a", "a: before", "a: after"]
+    *_, bars, before, after = drawn
+    assert all(text in bars.svg for text in ("0.900", "0.500", "0.850", "start (lda)"))
+    assert "2,000 training rows" in bars.caption
+    assert "before the fit, at the start (pca)" in before.caption
+    assert after.svg.count("<use ") >= 3
+    assert "&lt;cat&gt;" in after.svg
 
 
 @pytest.mark.parametrize("kind", CURVES)

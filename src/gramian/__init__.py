@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gramian.ingest import ingest as ingest
     from gramian.models import load_model as load_model
     from gramian.models import save_model as save_model
+    from gramian.nca import NeighborhoodComponentsAnalysis as NeighborhoodComponentsAnalysis
     from gramian.pipeline import run as run
     from gramian.regression import PCHALRegressor as PCHALRegressor
     from gramian.regression import PCHARRegressor as PCHARRegressor
@@ -39,6 +40,7 @@ _NAMES = {
     "gram": ("GramOperator", "gram"),
     "ingest": ("ingest",),
     "models": ("load_model", "save_model"),
+    "nca": ("NeighborhoodComponentsAnalysis",),
     "pipeline": ("run",),
     "regression": ("PCHALRegressor", "PCHARRegressor"),
     "ridge": ("BlockwiseRidge", "BlockwiseRidgeClassifier"),

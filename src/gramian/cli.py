@@ -226,7 +226,7 @@ def featurize(
     features: Annotated[
         str,
         _option(
-            "periodic, sign, linear, hal; or a store of features or a model, whose map is used again.",
+            "periodic, sign, linear, hal, nca; or a store of features or a model, whose map is used again.",
             "Data",
             "--features",
             metavar="KIND|PATH",
@@ -238,7 +238,7 @@ def featurize(
     *,
     options: Options,
 ) -> None:
-    """Make features: random features of subspaces, or principal components of the HAL kernel.
+    """Make features: random ones of subspaces; components of the HAL kernel; a map that gathers classes.
 
     gramian featurize objects.zarr --features periodic --set n_projections=4096 --out features.zarr
 
@@ -278,7 +278,7 @@ def fit(
     store: Store,
     model: Annotated[
         str,
-        _option("pchar, pchal, ridge, ridge-classifier.", "Data", "--model", metavar="KIND"),
+        _option("pchar, pchal, ridge, ridge-classifier, nca.", "Data", "--model", metavar="KIND"),
     ],
     out: Out,
     rows: Rows = None,
@@ -290,8 +290,9 @@ def fit(
 
     gramian fit diabetes.zarr --model pchar --rows train --out model.zarr
 
-    What is not set is chosen by cross-validation. HAL models read the covariates; linear models the features,
-    else the covariates. A model made of features keeps their map.
+    What is not set is chosen by cross-validation. HAL models and nca read the covariates, nca and
+    ridge-classifier the labels; linear models read the features, else the covariates. A model made of
+    features keeps their map.
     """
     _run_stage(options, command="fit", store=store, what=model, out=out, rows=rows, settings=settings)
 

@@ -16,6 +16,9 @@ from gramian.kernels.grassmann import PRODUCT_BYTES, periodic_kernel, projection
 from gramian.streams import Stream, generator
 
 POINTS = 512  # of a spectrum, at most
+NEIGHBOURS = 2000  # rows among which neighbours are looked for
+NEAREST = 3  # of them that vote
+SHOWN = 600  # points of a scatter plot, at most
 
 
 def kernel_error(fitted: Any, X: Any) -> dict[str, Any]:
@@ -127,3 +130,61 @@ def _at_choice(fitted: Any, table: dict[str, Any]) -> NDArray[np.bool_]:
     params = table["params"]
     others = [name for name in params[0] if name != "alpha"]
     return np.array([all(entry[name] == getattr(fitted, f"{name}_") for name in others) for entry in params])
+
+
+def neighbourhoods(fitted: Any, X: Any, y: Any) -> dict[str, Any]:
+    """How a map that gathers classes got there, and what it did to the neighbours of a sample of its rows.
+
+    Parameters
+    ----------
+    fitted : NeighborhoodComponentsAnalysis
+        Fitted to these rows; others have no such curves.
+    X : array (N, d)
+    y : array (N,) of labels
+
+    Returns
+    -------
+    dict
+        ``{"objective", "neighbours"}`` and, for a map to two components, ``"scatter"``; or empty.
+    """
+    if not hasattr(fitted, "objective_history_"):
+        return {}
+    rows = engine.spec_of(X).shape[0]
+    drawn = np.sort(generator(fitted.seed_, Stream.SAMPLE, 1).permutation(rows)[:NEIGHBOURS])
+    sample, labels = np.asarray(engine.take(X, drawn), np.float64), engine.take(y, drawn)
+    before, after = sample @ fitted.start_.T, sample @ fitted.components_.T.astype(np.float64)
+    accuracies = {
+        "columns": _nearest_accuracy(sample, labels),
+        "start": _nearest_accuracy(before, labels),
+        "end": _nearest_accuracy(after, labels),
+    }
+    found: dict[str, Any] = {
+        "objective": {
+            "iteration": list(range(fitted.n_iter_ + 1))[-len(fitted.objective_history_) :],
+            "value": (fitted.objective_history_ / rows).tolist(),
+            "objective": fitted.objective,
+        },
+        "neighbours": {**accuracies, "rows": len(drawn), "nearest": NEAREST, "start_name": fitted.init_},
+    }
+    if after.shape[1] == 2:
+        classes, codes = np.unique(labels, return_inverse=True)
+        shown = slice(None, SHOWN)
+        found["scatter"] = {
+            "before": before[shown].tolist(),
+            "after": after[shown].tolist(),
+            "codes": codes[shown].tolist(),
+            "classes": [str(name) for name in getattr(fitted, "class_names_", classes)],
+            "start_name": fitted.init_,
+        }
+    return found
+
+
+def _nearest_accuracy(points: NDArray[Any], labels: NDArray[Any]) -> float:
+    """Part of the points that the majority of their nearest others classifies rightly."""
+    from sklearn.neighbors import KNeighborsClassifier
+
+    codes = np.unique(labels, return_inverse=True)[1]
+    k = min(NEAREST, len(points) - 1)
+    nearest = KNeighborsClassifier(k).fit(points, codes).kneighbors(return_distance=False)
+    votes = (codes[nearest][:, :, None] == np.arange(codes.max() + 1)).sum(axis=1)
+    return float((votes.argmax(axis=1) == codes).mean())

@@ -76,6 +76,7 @@ __all__ = [
     "staged",
     "sum_step",
     "take",
+    "tell",
     "tile_product",
     "tiles",
     "write",
@@ -153,6 +154,13 @@ def session(
             yield
         finally:
             _session.reset(token)
+
+
+def tell(name: str, done: int, total: int) -> None:
+    """Report how far a method is that decides its own steps."""
+    on_progress = _current().on_progress
+    if on_progress:
+        on_progress(Progress(name, done, total))
 
 
 def admit(step: Step) -> None:
@@ -638,7 +646,7 @@ def remember_each(
     computes : sequence of callables
         Each gives a float64 array, all of one shape.
     """
-    return _remembered(name, key, sources, computes, _current().on_progress)
+    return _remembered(name, key, sources, computes, tell)
 
 
 def _remembered(
@@ -646,7 +654,7 @@ def _remembered(
     key: tuple[Any, ...],
     sources: Sequence[Any],
     computes: Sequence[Callable[[], Block]],
-    tell: Callable[[Progress], None] | None = None,
+    tell: Callable[[str, int, int], None] = lambda *_: None,
 ) -> list[Block]:
     run, values = _current().run, list[Block]()
     with ExitStack() as stack:
@@ -655,8 +663,7 @@ def _remembered(
             kept = _Partials(_Operation(Step(name, 1), [], stack), name, own)
             kept.level(Grid(1, 1))
         for node, compute in enumerate(computes):
-            if tell:
-                tell(Progress(name, node, len(computes)))
+            tell(name, node, len(computes))
             found = None if run is None else kept.load(node)
             if found is None:
                 found = (np.asarray(compute(), np.float64),)
@@ -664,8 +671,7 @@ def _remembered(
                     kept.save(node, len(computes), found)
                     run.flush()
             values.append(found[0])
-    if tell:
-        tell(Progress(name, len(computes), len(computes)))
+    tell(name, len(computes), len(computes))
     return values
 
 

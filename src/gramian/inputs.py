@@ -13,14 +13,17 @@ from typing import Any
 
 import numpy as np
 import zarr
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils._set_output import _get_output_config
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_feature_names, check_array, check_is_fitted, validate_data
 
 from gramian.engine import as_array, spec_of
 from gramian.errors import GramianError, InputError, InputTypeError
-from gramian.sources import is_stored
-from gramian.validation import finite, refuse_masked, refuse_no_weight, weights_block
+from gramian.sources import is_stored, loaded
+from gramian.validation import finite, refuse_masked, refuse_no_weight, shown, weights_block
 
 FLOATS = [np.float64, np.float32]
 REMEDIES = {  # by words of scikit-learn's messages
@@ -101,6 +104,30 @@ def check_rows_and_target(estimator: BaseEstimator, X: Any, y: Any, *, minimum: 
             "give one number, or one row of numbers, for each row of X",
         )
     return X, y
+
+
+def check_rows_and_labels(
+    estimator: BaseEstimator, X: Any, y: Any, *, minimum: int = 1
+) -> tuple[Any, NDArray[Any], NDArray[np.intp]]:
+    """The rows, the classes that occur, and the number of each row's class: (N,)."""
+    X = check_rows(estimator, X, minimum=minimum)
+    if y is None:
+        raise InputError(
+            f"{type(estimator).__name__} requires y to be passed, but the target y is None", "give y"
+        )
+    refuse_masked(y, "y")
+    with one_line():
+        y = column_or_1d(_in_memory(y), warn=True)
+        assert_all_finite(y, input_name="y")
+        check_classification_targets(y)
+    if len(y) != spec_of(X).shape[0]:
+        raise InputError(f"y has {len(y)} labels for {spec_of(X).shape[0]} rows", "give one for each")
+    if type_of_target(y) not in ("binary", "multiclass"):
+        raise InputError(f"y is of the type {type_of_target(y)}", "give one class label for each row")
+    classes, codes = np.unique(y, return_inverse=True)
+    if len(classes) < 2:
+        raise InputError(f"y holds 1 class, {shown(classes[0])}", "give rows of at least two classes")
+    return X, classes, codes
 
 
 def check_columns(estimator: BaseEstimator, X: Any) -> Any:
@@ -186,3 +213,13 @@ def _table_shape(X: Any) -> tuple[int, int]:
             f"X has shape {spec.shape} and type {spec.dtype}", "give real numbers in rows and columns"
         )
     return spec.shape[0], spec.shape[1]
+
+
+def _in_memory(y: Any) -> Any:
+    """Labels that may be stored, one for each row."""
+    if not is_stored(y):
+        return y
+    y = as_array(y, "y")
+    if spec_of(y).shape[1:] != () or not spec_of(y).shape:
+        raise InputError(f"y has shape {spec_of(y).shape}", "give one class label for each row")
+    return loaded(y)

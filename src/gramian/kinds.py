@@ -49,11 +49,13 @@ class Kind:
 
 
 _RANDOM = ("gramian.features", "GrassmannianRandomFeatures", ("subspaces",), None)
+_NEIGHBOURS = Kind("gramian.nca", "NeighborhoodComponentsAnalysis", ("covariates",), "labels")
 FEATURES = {
     "periodic": Kind(*_RANDOM, {"nonlinearity": "periodic"}),
     "sign": Kind(*_RANDOM, {"nonlinearity": "sign", "packed": True}),
     "linear": Kind(*_RANDOM, {"nonlinearity": "linear"}),
     "hal": Kind("gramian.features", "HALPrincipalComponents", ("covariates",)),
+    "nca": _NEIGHBOURS,
 }
 MODELS = {
     "pchar": Kind("gramian.regression", "PCHARRegressor", ("covariates",), "target"),
@@ -62,6 +64,7 @@ MODELS = {
     "ridge-classifier": Kind(
         "gramian.ridge", "BlockwiseRidgeClassifier", ("features", "covariates"), "labels"
     ),
+    "nca": _NEIGHBOURS,
 }
 
 

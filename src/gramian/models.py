@@ -36,6 +36,7 @@ CLASSES = {
     "BlockwiseRidgeClassifier": "gramian.ridge",
     "GrassmannianRandomFeatures": "gramian.features",
     "HALPrincipalComponents": "gramian.features",
+    "NeighborhoodComponentsAnalysis": "gramian.nca",
     "PCHALRegressor": "gramian.regression",
     "PCHARRegressor": "gramian.regression",
     "Pipeline": "sklearn.pipeline",

@@ -20,6 +20,7 @@ from gramian.store.run import Run
 
 PAGE = "report.html"
 DEPTH = 1.0  # how far below the best score a regularization path is drawn
+MANY_CLASSES = 20  # that a legend still names
 INK = "#010203"  # what is drawn in it takes the page's text colour, light or dark
 COLOURS = ("#3d8bd4", "#e0803a", "#2fa37c", "#a873d1", "#d4598c", "#9a8a3c")
 
@@ -170,11 +171,82 @@ def _path(series: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Figure]:
     return drawn
 
 
+def _objective(series: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Figure]:
+    drawn = []
+    for kind in dict.fromkeys(curve["objective"] for _, curve in series):
+        alike = [(name, curve) for name, curve in series if curve["objective"] == kind]
+
+        def draw(axes: Any, alike: Any = alike) -> None:
+            for (name, curve), colour in zip(alike, _colours(), strict=False):
+                axes.plot(curve["iteration"], curve["value"], "o-", color=colour, label=name)
+            axes.set(xlabel="iteration", ylabel="objective a row")
+            axes.legend(frameon=False)
+
+        what = (
+            "the expected part of the training rows whose stochastic neighbour is of their class"
+            if kind == "accuracy"
+            else "the mean logarithm of the probability of a neighbour of the own class"
+        )
+        caption = f"Objective of neighbourhood components analysis after each iteration: {what}."
+        drawn.append(Figure("Objective by iteration", _svg(draw, f"objective-{kind}"), caption))
+    return drawn
+
+
+def _neighbours(series: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Figure]:
+    drawn = []
+    for name, curve in series:
+        bars = {
+            "all columns": curve["columns"],
+            f"start ({curve['start_name']})": curve["start"],
+            "learnt map": curve["end"],
+        }
+
+        def draw(axes: Any, bars: Any = bars) -> None:
+            found = axes.barh(list(bars), list(bars.values()), color=(COLOURS[5], COLOURS[1], COLOURS[0]))
+            axes.bar_label(found, [f"{value:.3f}" for value in bars.values()], padding=4)
+            axes.set(xlabel="accuracy", xlim=(0, 1.12))
+            axes.invert_yaxis()
+            axes.grid(visible=False, axis="y")
+
+        caption = (
+            f"Part of {curve['rows']:,} training rows whose class most of their {curve['nearest']} nearest "
+            "others have, in all columns, in the map at the start and in the map that was learnt."
+        )
+        drawn.append(Figure(f"Nearest neighbours: {name}", _svg(draw, f"neighbours-{name}"), caption))
+    return drawn
+
+
+def _scatter(series: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Figure]:
+    drawn = []
+    for name, curve in series:
+        for moment, start in (("before", f", at the start ({curve['start_name']})"), ("after", "")):
+
+            def draw(axes: Any, curve: Mapping[str, Any] = curve, moment: str = moment) -> None:
+                import matplotlib
+
+                shades = matplotlib.colormaps["tab20" if len(curve["classes"]) > 10 else "tab10"]
+                for code, label in enumerate(curve["classes"]):
+                    points = [xy for xy, c in zip(curve[moment], curve["codes"], strict=True) if c == code]
+                    if points:
+                        x, y = zip(*points, strict=True)
+                        axes.plot(x, y, "o", color=shades(code % shades.N), markersize=3, label=label)
+                axes.set(xlabel="first component", ylabel="second component")
+                if len(curve["classes"]) <= MANY_CLASSES:
+                    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8)
+
+            caption = f"{len(curve['codes']):,} training rows, coloured by class, {moment} the fit{start}."
+            drawn.append(Figure(f"{name}: {moment}", _svg(draw, f"scatter-{name}-{moment}"), caption))
+    return drawn
+
+
 # kind of curve in a record: what draws all curves of that kind
 FIGURES: dict[str, Callable[[Sequence[tuple[str, Mapping[str, Any]]]], list[Figure]]] = {
     "kernel_error": _kernel_error,
     "spectrum": _spectrum,
     "path": _path,
+    "objective": _objective,
+    "neighbours": _neighbours,
+    "scatter": _scatter,
 }
 
 

@@ -10,8 +10,6 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
-from sklearn.utils import assert_all_finite, column_or_1d
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
 from gramian import engine
 from gramian.blocks import ArraySpec, Grid, Plan
@@ -19,11 +17,10 @@ from gramian.engine import RowMap, spec_of
 from gramian.errors import InputError
 from gramian.inputs import (
     check_columns,
-    check_rows,
+    check_rows_and_labels,
     check_rows_and_target,
     check_side,
     check_weights,
-    one_line,
 )
 from gramian.kernels.linear import class_rows, linear_rows
 from gramian.moments import MomentPass, Moments, PlainFeatures, above_rounding, row_moments
@@ -39,16 +36,14 @@ from gramian.selection import (
     relative_scores,
     warn_edge,
 )
-from gramian.sources import as_array, is_stored, loaded
+from gramian.sources import loaded
 from gramian.streams import seed_of
 from gramian.validation import (
     boolean,
     candidates,
     not_negative,
-    refuse_masked,
     refuse_no_weight,
     same_columns,
-    shown,
 )
 
 Array = NDArray[np.float64]
@@ -303,16 +298,6 @@ class BlockwiseRidge(MultiOutputMixin, RegressorMixin, _BlockwiseLinear):
         return engine.apply(self.row_map(X), X)
 
 
-def _in_memory(y: Any) -> Any:
-    """Labels that may be stored, one for each row."""
-    if not is_stored(y):
-        return y
-    y = as_array(y, "y")
-    if spec_of(y).shape[1:] != () or not spec_of(y).shape:
-        raise InputError(f"y has shape {spec_of(y).shape}", "give one class label for each row")
-    return loaded(y)
-
-
 class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
     """Ridge regression on the signs of class membership, of any number of rows.
 
@@ -357,33 +342,11 @@ class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
         y : (N,) array of labels
         sample_weight, groups : (N,) arrays, optional
         """
-        X, codes = self._check_labels(X, y)
+        X, self.classes_, codes = check_rows_and_labels(self, X, y)
         n_classes = len(self.classes_)
         n_targets = 1 if n_classes == 2 else n_classes
         self._fit(X, codes, sample_weight, groups, n_targets=n_targets, n_classes=n_classes)
         return self
-
-    def _check_labels(self, X: Any, y: Any) -> tuple[Any, NDArray[np.intp]]:
-        X = check_rows(self, X)
-        if y is None:
-            raise InputError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None", "give y"
-            )
-        refuse_masked(y, "y")
-        with one_line():
-            y = column_or_1d(_in_memory(y), warn=True)
-            assert_all_finite(y, input_name="y")
-            check_classification_targets(y)
-        if len(y) != spec_of(X).shape[0]:
-            raise InputError(f"y has {len(y)} labels for {spec_of(X).shape[0]} rows", "give one for each")
-        if type_of_target(y) not in ("binary", "multiclass"):
-            raise InputError(f"y is of the type {type_of_target(y)}", "give one class label for each row")
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise InputError(
-                f"y holds 1 class, {shown(self.classes_[0])}", "give rows of at least two classes"
-            )
-        return X, codes
 
     def plan(self, X: ArraySpec, y: Any = None) -> Plan:
         """What `fit` takes.
@@ -399,7 +362,7 @@ class BlockwiseRidgeClassifier(ClassifierMixin, _BlockwiseLinear):
                 f"y is an ArraySpec of shape {y.shape}, which does not tell the number of classes",
                 "give the labels, or an ArraySpec (N, c) of c classes",
             )
-        count = 2 if y is None else y.shape[1] if isinstance(y, ArraySpec) else len(np.unique(_in_memory(y)))
+        count = 2 if y is None else y.shape[1] if isinstance(y, ArraySpec) else len(np.unique(loaded(y)))
         labels = ArraySpec((spec_of(X).shape[0],), np.dtype(np.intp))
         targets = 1 if count == 2 else count
         return self._plan(spec_of(X), [] if y is None else [labels], targets, labels=LABEL_BYTES)

@@ -24,7 +24,7 @@ from sklearn.pipeline import Pipeline
 
 from gramian import engine, models
 from gramian.blocks import ArraySpec, Grid, Plan, Step
-from gramian.curves import kernel_error, kernel_error_plan, path, spectrum
+from gramian.curves import kernel_error, kernel_error_plan, neighbourhoods, path, spectrum
 from gramian.errors import InputError, StoreError
 from gramian.gram import KERNELS, GramOperator
 from gramian.job import COMMANDS, JobError, Stage, json_text
@@ -32,6 +32,7 @@ from gramian.kernels.scores import class_sums, error_sums, target_sums
 from gramian.kinds import FEATURES, MODELS, kind_of, word_of
 from gramian.maps import after, bounded_step
 from gramian.selection import variances
+from gramian.sources import loaded
 from gramian.store.layout import (
     FORMAT,
     check_free,
@@ -97,7 +98,7 @@ def _load_map(path: str) -> Any:
     """The map of a store of features or of a model."""
     if dict(open_store(path).attrs["gramian"])["kind"] == "model":  # type: ignore[arg-type]
         estimator, before = parts(models.load_model(path))
-        return estimator if before is None and kind_of(estimator).target is None else before
+        return estimator if before is None and hasattr(estimator, "stored_map") else before
     return Source.open(path).map
 
 
@@ -141,6 +142,18 @@ class Action(ABC):
     @abstractmethod
     def run(self, session: Session, run: Run | None, *, force: bool) -> dict[str, Any]:
         """Make the output; the facts to keep: results, choices and curves."""
+
+    def target_spec(self, name: str) -> ArraySpec:
+        """Of an array that is learnt from, as a plan needs it: labels count as one column a class.
+
+        Labels without names are read, to count them.
+        """
+        spec, count = self.view.spec(name), len(self.view.source.classes)
+        if name == "target":
+            return spec
+        if not count and self._given:
+            count = len(np.unique(loaded(self.view.array(name))))
+        return replace(spec, shape=(spec.shape[0], max(2, count)))
 
     def inputs(self) -> dict[str, Any]:
         """Fingerprints of what no earlier stage has made, by path; nothing of it may be lost."""
@@ -252,7 +265,12 @@ class Featurize(Action):
         else:
             word_of(stage.what, FEATURES, "features")
         self._elsewhere = self._from is not None and stage.what not in known.actions
-        self.name = self.view.first(kind_of(self.map).reads, "give a data set that this map reads")
+        kind = kind_of(self.map)
+        self.name = self.view.first(kind.reads, "give a data set that this map reads")
+        self.target: str | None = None
+        if self._from is None and kind.target is not None:
+            remedy = f"{stage.what} learns from {kind.target}, bring them in"
+            self.target = self.view.first((kind.target,), remedy)
 
     def reads(self) -> list[str]:
         return [self.name, *self.view.side_specs()]
@@ -268,7 +286,8 @@ class Featurize(Action):
 
     def plan(self) -> Plan:
         X = self.view.spec(self.name)
-        fit = self.map.plan(X) if self._from is None else Plan()
+        y = () if self.target is None else (self.target_spec(self.target),)
+        fit = self.map.plan(X, *y) if self._from is None else Plan()
         stored = Plan((self.map.expected(X)[0],))
         return fit + stored + kernel_error_plan(self.map, X) + _copy_plan(self.view)
 
@@ -286,8 +305,9 @@ class Featurize(Action):
         if self._from is not None:
             fitted = _load_map(self._from)
         else:
+            y = () if self.target is None else (self.view.array(self.target),)
             with session("sums"):
-                fitted = self.map.fit(X)
+                fitted = self.map.fit(X, *y)
         row_map, attrs = fitted.stored_map(X)
         group = self._group({"features": self.stage.what}, force=force)
         out = create_array(group, "features", row_map.shape, row_map.dtype, row_map.grids, attrs)
@@ -299,9 +319,12 @@ class Featurize(Action):
         finish_store(group)
         return {
             "choices": _choices(fitted),
-            "curves": {**kernel_error(fitted, X), **spectrum(fitted)},
+            "curves": {**kernel_error(fitted, X), **spectrum(fitted), **self._climbed(fitted, X)},
             "shape": list(engine.spec_of(out).shape),
         }
+
+    def _climbed(self, fitted: Any, X: Any) -> dict[str, Any]:
+        return {} if self.target is None else neighbourhoods(fitted, X, self.view.array(self.target))
 
 
 class Gram(Action):
@@ -391,16 +414,7 @@ class Fit(Action):
         return {array: name for array, name in found.items() if self.view.has(array) and name in accepted}
 
     def plan(self) -> Plan:
-        return Plan(self.estimator.plan(self.view.spec(self.name), self._planned_target()).steps)
-
-    def _planned_target(self) -> Any:
-        """Labels count as one column a class; those that have no names are read."""
-        spec, classes = self.view.spec(self.target), self.view.source.classes
-        if self.target == "target":
-            return spec
-        if classes or not self._given:
-            return replace(spec, shape=(spec.shape[0], max(2, len(classes))))
-        return self.view.array(self.target)
+        return Plan(self.estimator.plan(self.view.spec(self.name), self.target_spec(self.target)).steps)
 
     def arrays(self) -> Mapping[str, ArraySpec]:
         return {}
@@ -417,8 +431,9 @@ class Fit(Action):
     def run(self, session: Session, run: Run | None, *, force: bool) -> dict[str, Any]:
         assert self.stage.out is not None
         sides = {name: self.view.array(array) for array, name in self._sides().items()}
+        X, y = self.view.array(self.name), self.view.array(self.target)
         with session("sums"):
-            self.estimator.fit(self.view.array(self.name), self.view.array(self.target), **sides)
+            self.estimator.fit(X, y, **sides)
         if self.target == "labels" and self.view.source.classes:
             self.estimator.class_names_ = np.array(self.view.source.classes)
         model = self.estimator
@@ -429,7 +444,11 @@ class Fit(Action):
         self._record(run, open_store(self.stage.out))
         return {
             "choices": _choices(self.estimator),
-            "curves": {**spectrum(self.estimator), **path(self.estimator)},
+            "curves": {
+                **spectrum(self.estimator),
+                **path(self.estimator),
+                **neighbourhoods(self.estimator, X, y),
+            },
         }
 
 

@@ -23,6 +23,9 @@ class Stream(IntEnum):
     SIGNS = 6
     SAMPLE = 7
     SPLIT = 8
+    START = 9
+    REFERENCES = 10
+    BATCHES = 11
 
 
 def generator(seed: int, stream: Stream, block: int = 0) -> np.random.Generator:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ RUNNING = 240.0  # seconds that a run may take on a loaded machine
 
 @dataclass(frozen=True)
 class Task:
-    """A command, and the array in which its blocks are recorded."""
+    """A command, and how the names of the arrays begin in which its blocks are recorded."""
 
     words: tuple[str, ...]
     name: str
@@ -54,7 +55,16 @@ TASKS = {
         1 << 18,
         lambda slow: 40_000 if slow else 12_000,
     ),
+    "nca": Task(
+        ("--model", "nca", "--set", "n_components=3", "--set", "init=pca", "--set", "max_iter=12"),
+        "fit/sums/evaluation-",
+        1 << 18,
+        lambda slow: 20_000 if slow else 5_000,
+    ),
 }
+
+
+Place = tuple[Any, ...]  # name of an array, and index of a block in it
 
 
 class Case:
@@ -62,20 +72,22 @@ class Case:
 
     def __init__(self, command: str, slow: bool, folder: Path) -> None:
         self.command, self.task, self.folder = command, TASKS[command], folder
+        self.word = "featurize" if command == "featurize" else "fit"
         draw = np.random.default_rng(0)
         rows = self.task.rows(slow)
         if command == "featurize":
             self.source = {"subspaces": np.linalg.qr(draw.normal(size=(rows, 48, 4))).Q}
         else:
             X = draw.normal(size=(rows, 4))
-            self.source = {"covariates": X, "target": X[:, 0] * X[:, 1] + draw.normal(size=rows)}
+            y = X[:, 0] * X[:, 1] + draw.normal(size=rows)
+            self.source = {"covariates": X, **({"labels": y > 0} if command == "nca" else {"target": y})}
         gm.ingest(self.source, folder / "data.zarr")
         self.finish("whole.zarr", workers=0)  # the same bytes without a cluster
         self.whole = contents(folder / "whole.zarr")
-        self.total = len(Run.open(folder / "whole.zarr.run", None).done[self.task.name])
+        self.total = len(self.recorded("whole.zarr"))
 
     def start(self, out: str, *more: str, workers: int = 2) -> subprocess.Popen[str]:
-        words = [self.command, "data.zarr", *self.task.words, "--set", "random_state=0", "--out", out]
+        words = [self.word, "data.zarr", *self.task.words, "--set", "random_state=0", "--out", out]
         where = ["--workers", str(workers), "--threads", "1"]
         return subprocess.Popen(
             [sys.executable, "-c", PROGRAM, str(self.task.target), *words, *where, *more],
@@ -95,7 +107,7 @@ class Case:
         assert process.returncode == 0, text
         return text
 
-    def killed(self, out: str, moment: random.Random) -> dict[tuple[int, ...], int]:
+    def killed(self, out: str, moment: random.Random) -> dict[Place, int]:
         """Kill everything when a random part of the blocks is recorded; the records that are left."""
         part, wait = moment.uniform(0, 0.6), moment.uniform(0, 0.3)
         process = self.start(out)
@@ -109,17 +121,20 @@ class Case:
             kill(process)
         return self.recorded(out)
 
-    def recorded(self, out: str) -> dict[tuple[int, ...], int]:
+    def recorded(self, out: str) -> dict[Place, int]:
         root = self.folder / f"{out}.run"
         if not (root / "manifest").exists():
             return {}
-        return Run.open(root, None).done.get(self.task.name, {})
+        done = Run.open(root, None).done
+        names = [name for name in done if name.startswith(self.task.name)]
+        return {(name, *index): crc for name in names for index, crc in done[name].items()}
 
-    def path_of(self, out: str, index: tuple[int, ...]) -> Path:
+    def path_of(self, out: str, place: Place) -> Path:
         """The file of a block."""
-        inner = self.task.name.partition("/")[2]
+        name, *index = place
+        inner = name.partition("/")[2]
         if inner.startswith("sums/"):
-            folder = self.folder / f"{out}.run" / "sums" / self.task.name.replace("/", "+")
+            folder = self.folder / f"{out}.run" / "sums" / name.replace("/", "+")
         else:
             folder = self.folder / out / inner
         return folder.joinpath("c", *map(str, index))
@@ -133,10 +148,17 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(file.relative_to(root)): file.read_bytes() for file in root.rglob("*") if file.is_file()}
 
 
-def records_since(run: Path, segment: int, name: str) -> list[tuple[int, ...]]:
-    """The blocks that were recorded in the journal from a segment on."""
+def records_since(run: Path, segment: int, start: str) -> list[Place]:
+    """The blocks of arrays whose names so begin that were recorded in the journal from a segment on."""
     entries = [unseal(file.read_bytes()) for file in sorted((run / "journal").glob("[0-9]*"))[segment:]]
-    return [tuple(index) for entry in entries if entry for *index, _ in entry.get("blocks", {}).get(name, [])]
+    return [
+        (name, *index)
+        for entry in entries
+        if entry
+        for name, blocks in entry.get("blocks", {}).items()
+        if name.startswith(start)
+        for *index, _ in blocks
+    ]
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -199,8 +221,9 @@ def test_damage_is_named_and_mended_block_by_block(case):
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     case.path_of(out, deleted).unlink()
-    label = case.task.name.partition("/")[2]
-    damaged = {f"{label} c/{'/'.join(map(str, index))}" for index in (flipped, deleted)}
+    damaged = {
+        f"{name.partition('/')[2]} c/{'/'.join(map(str, index))}" for name, *index in (flipped, deleted)
+    }
     lines = [line.rpartition(" ") for line in case.verify(out)]
     assert {place for place, _, _ in lines} == damaged
     assert sorted(state for _, _, state in lines) == ["damaged", "missing"]

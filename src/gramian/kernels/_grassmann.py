@@ -14,7 +14,8 @@ from numba import types
 from numba.core import cgutils
 
 from gramian.kernels._jit import emitter, kernel
-from gramian.kernels._lanes import BYTES, I64, Lanes, address, loop
+from gramian.kernels._lanes import I64, Lanes, address, loop
+from gramian.kernels._memory import BYTES
 
 WIDTH = 2  # vectors of a group, together GROUP bytes
 

@@ -83,6 +83,14 @@ def emitter(function: Callable[..., Any]) -> Any:
     return intrinsic(function)
 
 
+def supports(feature: str) -> bool:
+    """Whether kernels are compiled for processors with a feature, in LLVM's words; the cache knows it."""
+    from numba.core.registry import cpu_target
+
+    features = str(cpu_target.target_context.codegen().magic_tuple()[2])
+    return f"+{feature}" in features.split(",")
+
+
 def _cached(function: Callable[..., Any]) -> Any:
     from numba import njit
 

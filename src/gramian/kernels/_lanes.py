@@ -12,9 +12,21 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-BYTES = 64
+from gramian.kernels._memory import BYTES
+
 I32, I64 = ir.IntType(32), ir.IntType(64)
 POINTER = ir.PointerType()
+# Minimax polynomials of 2**x on [-.5, .5], relative error 2e-9 and 2e-16, by bits of the float type.
+# fmt: off
+TWO_TO = {
+    32: (1.0, 0.6931471824645996, 0.24022646248340607, 0.05550328642129898, 0.009618489071726799,
+         0.0013399930903688073, 0.0001534581242594868),
+    64: (1.0, 0.6931471805599497, 0.24022650695908768, 0.055504108664458846, 0.009618129108034373,
+         0.0013333558228562122, 0.00015403529961352443, 1.5252658115635544e-05, 1.3215662740180713e-06,
+         1.0208538130852747e-07, 7.037293297794372e-09),
+}
+# fmt: on
+FORMAT = {32: (23, 127), 64: (52, 1023)}  # bits of the mantissa, bias of the exponent
 
 
 class Lanes:
@@ -58,6 +70,45 @@ class Lanes:
     def spread(self, pointer: Any, index: Any) -> Any:
         """The scalar at ``pointer``, ``index`` scalars on, in every lane."""
         return self.splat(self.builder.load(self._at(pointer, index, self.scalar), typ=self.scalar))
+
+    def steps(self) -> Any:
+        """0, 1, 2, ... from lane to lane."""
+        return ir.Constant(self.vector, list(range(self.count)))
+
+    def larger(self, x: Any, y: Any) -> Any:
+        """The larger of two floats, lane by lane."""
+        return self.builder.select(self.builder.fcmp_ordered(">", x, y), x, y)
+
+    def exp2(self, x: Any) -> Any:
+        """``2**x`` for floats up to 100, within two units in the last place; 0 below the normal numbers."""
+        b, bits = self.builder, BYTES * 8 // self.count
+        mantissa, bias = FORMAT[bits]
+        x = self.larger(x, self.constant(1.0 - bias))
+        magic = self.constant(1.5 * 2.0**mantissa + bias - 1)
+        rounded = b.fadd(x, magic)  # its low bits are those of an exponent
+        rest = b.fsub(x, b.fsub(rounded, magic))
+        square, coefficients = b.fmul(rest, rest), [self.constant(2 * a) for a in TWO_TO[bits]]
+        even, odd = (self._horner(coefficients[k::2], square) for k in range(2))  # two chains, half as long
+        integers = ir.VectorType(ir.IntType(bits), self.count)
+        shift = ir.Constant(integers, [mantissa] * self.count)
+        power = b.bitcast(b.shl(b.bitcast(rounded, integers), shift), self.vector)
+        return b.fmul(self.fma(odd, rest, even), power)
+
+    def _horner(self, coefficients: Sequence[Any], x: Any) -> Any:
+        *lower, value = coefficients
+        for a in reversed(lower):
+            value = self.fma(value, x, a)
+        return value
+
+    def fold(self, x: Any, operation: Callable[[Any, Any], Any]) -> Any:
+        """All lanes brought together by an operation on vectors, as a scalar."""
+        half, empty = self.count, ir.Constant(self.vector, ir.Undefined)
+        while half > 1:
+            half //= 2
+            order = [(k + half) % self.count for k in range(self.count)]
+            turned = ir.Constant(ir.VectorType(I32, self.count), order)
+            x = operation(x, self.builder.shuffle_vector(x, empty, turned))
+        return self.builder.extract_element(x, I32(0))
 
     def popcount(self, x: Any) -> Any:
         """Bits that are set, in each lane."""

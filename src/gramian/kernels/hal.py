@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from gramian.errors import InputError, InputTypeError
 from gramian.kernels import _jit
+from gramian.kernels._memory import aligned
 from gramian.validation import finite, floating, integer, matrix
 
 Array = NDArray[Any]
@@ -79,7 +80,7 @@ def knot_planes(rows: Array, knots: Array, knot_weights: Array | None = None) ->
     starts = [end - _words(len(group)) for end, (_, group) in zip(last, groups, strict=True)]
     bits = [64 * start + np.arange(len(group)) for start, (_, group) in zip(starts, groups, strict=True)]
     values = np.take(knots.T, members, axis=1).astype(np.float64, copy=False)
-    words = _aligned((-(-len(rows) // LANES), int(last[-1]), knots.shape[1], LANES))
+    words = aligned((-(-len(rows) // LANES), int(last[-1]), knots.shape[1], LANES), np.uint64)
     if len(rows):
         from gramian.kernels import _hal
 
@@ -248,7 +249,7 @@ def _add_tile(a: KnotPlanes, b: KnotPlanes, max_degree: int | None, part: int, o
     longest = max(1, (PASS_BYTES if unrolled else PLAIN_BYTES) // (64 * d))
     passes = _passes(a.last, a.scales, longest)
     if unrolled:
-        edge = _aligned((LANES, LANES)).view(np.float64)
+        edge = aligned((LANES, LANES), np.float64)
         _hal.add_tile(a.words, b.words, *passes, weights, part, edge, out)
     else:
         plain = np.array([weight or 0.0 for weight in weights])
@@ -355,11 +356,3 @@ def _output(out: Float64 | None, shape: tuple[int, int]) -> Float64:
         )
     out[...] = 0.0
     return out
-
-
-def _aligned(shape: tuple[int, ...]) -> NDArray[np.uint64]:
-    """Uninitialised, on a boundary of 64 bytes: a vector across two lines of the cache costs twice."""
-    size = math.prod(shape)
-    block = np.empty(size + LANES, np.uint64)
-    start = -block.ctypes.data % 64 // 8
-    return block[start : start + size].reshape(shape)

@@ -29,3 +29,19 @@ def signs(codes: NDArray[np.integer], n_classes: int) -> Array:
     if n_classes == 2:
         return np.where(codes == 1, 1.0, -1.0)[:, None]
     return np.where(codes[:, None] == np.arange(n_classes), 1.0, -1.0)
+
+
+def mapped_rows(rows: NDArray[Any], *, mean: Array | None, A: NDArray[Any]) -> NDArray[Any]:
+    """``A (x - mean)`` of rows (n, d), or ``A x``, in the type of A (c, d): (n, c)."""
+    return np.asarray(_centred(rows, mean, A.dtype) @ A.T)
+
+
+def centred_products(rows: NDArray[Any], weights: NDArray[Any], *, mean: Array) -> tuple[Array]:
+    """``weights' (x - mean)`` of rows (n, d) and weights (n, c), in the type of the weights: float64."""
+    return ((weights.T @ _centred(rows, mean, weights.dtype)).astype(np.float64),)
+
+
+def _centred(rows: NDArray[Any], mean: Array | None, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Rows less their mean, which is subtracted before they are rounded."""
+    rows = matrix(rows, "X")
+    return (rows if mean is None else rows - mean).astype(dtype, copy=False)
