@@ -585,7 +585,9 @@ def verify(
     del debug
     from gramian.pipeline import verify as check
 
-    bad = check(target)
+    display = Display(quiet=json)
+    with display.open():
+        bad = check(target, display)
     if json:
         print_json([{"array": item.label, "chunk": item.key, "state": item.state} for item in bad])
     else:

@@ -33,6 +33,7 @@ from gramian.kernels.scores import class_sums, error_sums, target_sums
 from gramian.kinds import FEATURES, MODELS, kind_of, word_of
 from gramian.maps import after, bounded_step
 from gramian.selection import variances
+from gramian.sources import loaded
 from gramian.store.layout import (
     FORMAT,
     check_free,
@@ -157,17 +158,17 @@ class Action(ABC):
     def run(self, session: Session, run: Run | None, *, force: bool) -> dict[str, Any]:
         """Make the output; the facts to keep: results, choices and curves."""
 
-    def planned_target(self, name: str) -> Any:
-        """What is learnt from, as a plan needs it: labels count as one column a class.
+    def target_spec(self, name: str) -> ArraySpec:
+        """Of an array that is learnt from, as a plan needs it: labels count as one column a class.
 
-        Those that have no names are read.
+        Labels without names are read, to count them.
         """
-        spec, classes = self.view.spec(name), self.view.source.classes
+        spec, count = self.view.spec(name), len(self.view.source.classes)
         if name == "target":
             return spec
-        if classes or not self._given:
-            return replace(spec, shape=(spec.shape[0], max(2, len(classes))))
-        return self.view.array(name)
+        if not count and self._given:
+            count = len(np.unique(loaded(self.view.array(name))))
+        return replace(spec, shape=(spec.shape[0], max(2, count)))
 
     def inputs(self) -> dict[str, Any]:
         """Fingerprints of what no earlier stage has made, by path; nothing of it may be lost."""
@@ -300,7 +301,7 @@ class Featurize(Action):
 
     def plan(self) -> Plan:
         X = self.view.spec(self.name)
-        y = () if self.target is None else (self.planned_target(self.target),)
+        y = () if self.target is None else (self.target_spec(self.target),)
         fit = self.map.plan(X, *y) if self._from is None else Plan()
         stored = Plan((self.map.expected(X)[0],))
         return fit + stored + kernel_error_plan(self.map, X) + _copy_plan(self.view)
@@ -430,8 +431,7 @@ class Fit(Action):
         return {array: name for array, name in found.items() if self.view.has(array) and name in accepted}
 
     def plan(self) -> Plan:
-        y = self.planned_target(self.target)
-        return Plan(self.estimator.plan(self.view.spec(self.name), y).steps)
+        return Plan(self.estimator.plan(self.view.spec(self.name), self.target_spec(self.target)).steps)
 
     def arrays(self) -> Mapping[str, ArraySpec]:
         return {}
