@@ -697,7 +697,7 @@ class NeighborhoodComponentsAnalysis(
             callback=after,
             options={"maxiter": settings.max_iter},
         )
-        A, last = unit * result.x.reshape(shape), seen[result.x.tobytes()]
+        A, last = np.asarray(unit * result.x.reshape(shape)), seen[result.x.tobytes()]
         self.n_iter_ = max(1, int(result.nit))
         self.objective_, self.objective_history_ = last.value, np.array(history)
         self.expected_accuracy_, self.underflow_rows_ = last.accuracy, last.n_underflow
