@@ -12,6 +12,7 @@ from gramian.kernels import all_pairs
 from gramian.kernels.all_pairs import neighbour_gradient, spatial_order
 from gramian.kernels.neighbours import BLOCK, OBJECTIVES, neighbour_scratch, pack_points
 from gramian.nca import pair_step
+from tests import reference
 from tests.contracts import drawn
 
 
@@ -67,6 +68,38 @@ def test_drawn_points_with_far_rows_duplicates_and_singletons(n, c, side, object
     assert found.n_alone == exact.n_alone
     assert_allclose(found.value, exact.value, rtol=found.error + 1e-12)
     assert_allclose(found.slope, exact.slope, rtol=0, atol=1e-7 * max(1.0, np.abs(exact.slope).max()))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_whose_own_sums_vanish_still_pull_at_others(dtype):
+    """Whole blocks of rows have weight 0 here, as they are far from their class, and not from the other."""
+    places = 100.0 * np.arange(8)
+    Z = np.concatenate([places, np.repeat(places, 4) + np.tile([0.3, 0.5, 0.7, 1.1], 8)])[:, None].astype(
+        dtype
+    )
+    labels = np.repeat([0, 1], [8, 32])
+    found = neighbour_gradient(Z, labels, objective="kl", block=8)
+    value, slope = reference.neighbour_objective(Z, labels, "kl")
+    limit = 1e-11 if dtype is np.float64 else 1e-4
+    assert_allclose(found.value, float(value), rtol=limit)
+    near = np.repeat([False, True], [8, 32])  # the others' slopes are of the size of the gaps
+    assert_allclose(found.slope[near], slope[near].astype(float), rtol=0, atol=limit * 300)
+    assert np.abs(found.slope[near]).max() > 0.1
+
+
+def test_a_row_that_near_leaves_leave_without_a_sum_meets_all(small_leaves, monkeypatch):
+    """Of what is nearest to it, one leaf could be left out and one that is further away could not."""
+    monkeypatch.setattr(all_pairs, "FEWEST", 48)
+    monkeypatch.setattr(all_pairs, "WORTH", 1.0)
+    apart = np.column_stack([10.0 * np.arange(16), np.zeros(16)])  # the last at (150, 0)
+    dense = np.tile([155.5, 0.0], (16, 1))
+    loose = np.column_stack([np.full(16, 151.0), 6.2 + 5.5 * np.arange(16)])
+    Z = np.concatenate([apart, dense, loose]).astype(np.float32)
+    labels = np.repeat([0, 1, 0], 16)
+    found = neighbour_gradient(Z, labels, truncate=True)
+    exact = neighbour_gradient(Z, labels)
+    assert found.kept < 1
+    assert_allclose(found.p, exact.p, atol=1e-5)
 
 
 def test_threads_change_no_bit(small_leaves):

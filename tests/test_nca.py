@@ -1,6 +1,8 @@
 """Neighbourhood components analysis: the optimum of scikit-learn, the same bits everywhere, helpful words."""
 
+import tracemalloc
 import warnings
+from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -13,6 +15,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris, make_classification
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -142,6 +145,71 @@ def test_the_callback_and_the_words_follow_each_iteration(capsys):
     ).fit(X, y)
     assert seen == [((12,), i) for i in range(1, model.n_iter_ + 1)]
     assert capsys.readouterr().out.count("[NeighborhoodComponentsAnalysis]") == model.n_iter_ + 1
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "cg"])
+def test_tol_is_the_gradient_at_which_it_ends(solver):
+    X, y = classes_of()
+    model = NeighborhoodComponentsAnalysis(2, init="pca", solver=solver, tol=1e6)
+    with pytest.warns(GramianWarning, match=r"ended near its start after 0 iteration\(s\)"):
+        model.fit(X, y)
+    assert_same_bits(model.components_, model.start_)
+
+
+def test_too_few_iterations_are_told_where_words_are_wanted(capsys):
+    X, y = classes_of()
+    with pytest.warns(ConvergenceWarning, match="2 iterations were not enough; raise max_iter"):
+        NeighborhoodComponentsAnalysis(2, max_iter=2, verbose=1).fit(X, y)
+
+
+def test_classes_on_a_line_have_one_discriminant():
+    X = classes_of(100)[0]
+    X = np.concatenate([np.concatenate([X, -X]) + k * np.eye(6)[0] for k in range(3)])  # means (k, 0, ...)
+    y = np.repeat([0, 1, 2], 200)
+    with pytest.warns(GramianWarning, match="differ in 1 of 2 directions; init is 'pca'"):
+        model = NeighborhoodComponentsAnalysis(2, init="lda", max_iter=1).fit(X, y)
+    assert model.init_ == "pca"
+
+
+def test_a_constant_column_has_no_part_in_the_discriminants():
+    X, y = classes_of()
+    start = (
+        NeighborhoodComponentsAnalysis(2, init="lda", max_iter=1).fit(np.c_[X, np.full(300, 0.1)], y).start_
+    )
+    wanted = NeighborhoodComponentsAnalysis(2, init="lda", max_iter=1).fit(X, y).start_
+    assert_allclose(start[:, :-1], wanted, rtol=1e-9)
+    assert np.abs(start[:, -1]).max() < 1e-3
+
+
+def test_facts_of_the_last_evaluation_are_kept():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 12000)
+    X = 60 * rng.standard_normal((12000, 2)) + y[:, None]
+    model = NeighborhoodComponentsAnalysis(1, init=np.eye(1, 2), max_iter=1)
+    found = clone(model).fit(X, y)
+    assert found.kept_pairs_ < 0.6
+    assert 0 < found.truncation_error_ < 1e-8
+    whole = clone(model).set_params(truncation="none").fit(X, y)
+    assert (whole.kept_pairs_, whole.truncation_error_) == (1, 0)
+    assert_allclose(found.objective_history_[0], whole.objective_history_[0], rtol=1e-8)
+    with pytest.warns(GramianWarning, match="saturated"):
+        assert clone(model).fit(1e3 * X[:300], y[:300]).underflow_rows_ > 200
+
+
+def test_curves_compare_the_start_with_the_end():
+    X, y = classes_of()
+    model = NeighborhoodComponentsAnalysis(2, init="pca", max_iter=20).fit(X, y)
+    found = neighbourhoods(model, X, y)
+    for moment, A in (("start", model.start_), ("end", model.components_)):
+        Z = X @ A.T
+        nearest = ((Z[:, None] - Z) ** 2).sum(axis=2) + np.diag(np.full(300, np.inf))
+        votes = y[nearest.argsort(axis=1)[:, :3]]
+        guessed = [np.bincount(row, minlength=3).argmax() for row in votes]
+        assert_allclose(found["neighbours"][moment], (guessed == y).mean())
+    assert found["neighbours"]["start"] < found["neighbours"]["end"]
+    assert found["objective"]["iteration"] == list(range(model.n_iter_ + 1))
+    assert np.shape(found["scatter"]["before"]) == np.shape(found["scatter"]["after"]) == (300, 2)
+    assert found["scatter"]["before"] != found["scatter"]["after"]
 
 
 # ------------------------------------------------------------------------------------------ predictions
@@ -289,7 +357,91 @@ def test_a_plan_reads_nothing_and_counts_the_pairs():
     assert NeighborhoodComponentsAnalysis(2, solver="lbfgs").plan(spec).flops > 1e12 * 40
 
 
+@pytest.mark.parametrize("solver", ["lbfgs", "minibatch"])
+def test_a_fit_takes_no_more_than_its_plan(solver):
+    X, y = classes_of(20_000, 30)
+    model = NeighborhoodComponentsAnalysis(2, solver=solver, max_iter=1, truncation="none")
+    planned = {step.name: step for step in model.plan(X, ArraySpec((len(X), 3), np.dtype("i8"))).steps}
+    step = planned["neighbours" if solver == "lbfgs" else "epochs"]
+    codes, start = y.astype(np.intp), np.eye(2, 30)
+    problem = nca._Problem(X, codes, X.mean(axis=0), "accuracy")
+    state = nca._Adam(start, 0 * start, 0 * start)
+
+    def work():
+        if solver == "lbfgs":
+            return problem.evaluate(start)
+        return nca._Batches(problem, 0, 312, 8192).epoch(state, 0, 0.01)
+
+    with dask.config.set(num_workers=1), blocks_of(1 << 20):
+        work()
+        peak = traced(work)
+    allowed = step.driver_bytes + step.task_bytes + 2 * step.result_bytes
+    assert allowed / 4 <= peak <= allowed
+
+
+def traced(work):
+    """Most bytes held at once."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_block_of_predictions_takes_no_more_than_its_map_declares():
+    X, y = classes_of(4000)
+    model = NeighborhoodComponentsAnalysis(2, max_iter=1).fit(X, y)
+    row_map = model.row_map(X, "predict_proba")
+    step = row_map.step("probabilities", X)
+    block = X[row_map.grid[0]]
+    row_map.whole(block)
+    assert step.task_bytes / 4 <= traced(lambda: row_map.whole(block)) <= step.task_bytes
+
+
+def test_a_plan_grows_with_the_iterations():
+    X = ArraySpec((10_000, 20), np.dtype("f8"))
+    few, many = (NeighborhoodComponentsAnalysis(2, max_iter=k).plan(X) for k in (10, 100))
+    assert many.flops > 8 * few.flops
+    assert many.driver_bytes() == few.driver_bytes()
+
+
+@pytest.mark.parametrize("change", ["objective", "labels"])
+def test_what_a_run_recorded_is_not_used_for_another_problem(change, tmp_path):
+    X, y = classes_of()
+    first = NeighborhoodComponentsAnalysis(2, init="pca", max_iter=3, random_state=0)
+    other = clone(first).set_params(objective="kl") if change == "objective" else clone(first)
+    labels = y[::-1].copy() if change == "labels" else y
+    wanted = clone(other).fit(X, labels)
+    with engine.session(run=tmp_path / "run"):
+        first.fit(X, y)
+    with engine.session(run=tmp_path / "run"):
+        assert_same_bits(other.fit(X, labels).components_, wanted.components_)
+
+
 # --------------------------------------------------------------------------------------- mini-batches
+
+
+def test_mini_batches_end_after_three_epochs_that_gain_nothing(monkeypatch):
+    X, y = classes_of()
+    told = iter([1.0, 2.0, 1.0, 1.5, 1.9, 3.0])
+
+    def epoch(self, state, *_):
+        return replace(state, objective=next(told), slack=0.2)
+
+    monkeypatch.setattr(nca._Batches, "epoch", epoch)
+    model = NeighborhoodComponentsAnalysis(2, solver="minibatch", tol=0.0).fit(X, y)
+    assert_allclose(model.objective_history_, 300 * np.array([1, 2, 1, 1.5, 1.9]))
+
+
+def test_mini_batches_meet_rows_in_the_order_of_their_seed():
+    X, y = classes_of()
+    model = NeighborhoodComponentsAnalysis(2, solver="minibatch", init="pca", max_iter=2)
+    found = [clone(model).set_params(random_state=seed).fit(X, y) for seed in (0, 0, 1)]
+    assert_same_bits(found[0].components_, found[1].components_)
+    assert np.abs(found[0].components_ - found[2].components_).max() > 1e-6
+    assert found[0].kept_pairs_ == 1
+    assert clone(model).set_params(n_references=30).fit(X, y).kept_pairs_ == 0.1
 
 
 def test_mini_batches_improve_new_rows():
