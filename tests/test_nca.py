@@ -205,8 +205,8 @@ def test_curves_compare_the_start_with_the_end():
         nearest = ((Z[:, None] - Z) ** 2).sum(axis=2) + np.diag(np.full(300, np.inf))
         votes = y[nearest.argsort(axis=1)[:, :3]]
         guessed = [np.bincount(row, minlength=3).argmax() for row in votes]
-        assert_allclose(found["pairs"][moment], (guessed == y).mean())
-    assert found["pairs"]["start"] < found["neighbours"]["end"]
+        assert_allclose(found["neighbours"][moment], (guessed == y).mean())
+    assert found["neighbours"]["start"] < found["neighbours"]["end"]
     assert found["objective"]["iteration"] == list(range(model.n_iter_ + 1))
     assert np.shape(found["scatter"]["before"]) == np.shape(found["scatter"]["after"]) == (300, 2)
     assert found["scatter"]["before"] != found["scatter"]["after"]
@@ -362,7 +362,7 @@ def test_a_fit_takes_no_more_than_its_plan(solver):
     X, y = classes_of(20_000, 30)
     model = NeighborhoodComponentsAnalysis(2, solver=solver, max_iter=1, truncation="none")
     planned = {step.name: step for step in model.plan(X, ArraySpec((len(X), 3), np.dtype("i8"))).steps}
-    step = planned["neighbours" if solver == "lbfgs" else "epochs"]
+    step = planned["pairs" if solver == "lbfgs" else "epochs"]
     codes, start = y.astype(np.intp), np.eye(2, 30)
     problem = nca._Problem(X, codes, X.mean(axis=0), "accuracy")
     state = nca._Adam(start, 0 * start, 0 * start)
@@ -634,8 +634,8 @@ def test_curves_tell_the_objective_and_the_neighbours_before_and_after():
     found = neighbourhoods(model, X, y)
     assert_allclose(found["objective"]["value"], model.objective_history_ / len(X))
     assert found["objective"]["iteration"] == list(range(model.n_iter_ + 1))
-    assert found["pairs"]["start"] < found["neighbours"]["end"]
-    assert_allclose(found["pairs"]["end"], nearest_accuracy(model.transform(X), y))
+    assert found["neighbours"]["start"] < found["neighbours"]["end"]
+    assert_allclose(found["neighbours"]["end"], nearest_accuracy(model.transform(X), y))
     assert_allclose(found["scatter"]["after"], model.transform(X))
     assert_allclose(found["scatter"]["before"], X @ model.start_.T)
     three = NeighborhoodComponentsAnalysis(3, init="pca", max_iter=2).fit(X, y)
