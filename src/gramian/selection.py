@@ -273,7 +273,7 @@ def count_parts(cv: Any) -> int:
 def folds_bytes(cv: Any, n_rows: int, *, classes: bool = False) -> int:
     """Bytes that `make_folds` holds while it makes them, for a plan."""
     if isinstance(cv, Integral):
-        return (30 if classes else 10) * n_rows  # the parts; the order of the rows and of their classes
+        return (36 if classes else 10) * n_rows  # the parts; orders of the rows and their classes, sorting
     return (40 + 8 * count_parts(cv)) * n_rows  # indices and marks of each side of each split; their order
 
 
