@@ -200,14 +200,17 @@ def pair_step(n_rows: int, c: int, dtype: np.dtype[Any], tasks: int) -> Step:
     """One pass over all pairs of rows, or over all columns for some rows."""
     points = n_rows * (c + 1) * dtype.itemsize
     result = 8 * n_rows * (c + 2)
+    weights = 16 * n_rows
     pairs = n_rows * (n_rows - 1) / 2
     return Step(
         "pairs",
         tasks,
         seconds=pairs * neighbour_seconds((c,), dtype) / 2,
         flops=neighbour_flops((c,)) * n_rows * (n_rows - 1) / 4,
-        task_bytes=points + 2 * BLOCK * neighbour_scratch((c,), dtype) + result,
-        driver_bytes=2 * points + 4 * result,
+        # what all tasks read, a tile, and the result with its encoded copy
+        task_bytes=points + weights + 2 * BLOCK * neighbour_scratch((c,), dtype) + 2 * result,
+        # the points in two orders; sums, their logarithms, terms, weights, products and slopes in two orders
+        driver_bytes=2 * points + 8 * n_rows * (20 + 4 * c),
         result_bytes=result,
     )
 
