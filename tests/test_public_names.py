@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -45,7 +46,7 @@ ESTIMATORS = [name for name in gramian.__all__ if hasattr(getattr(gramian, name)
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_every_parameter_of_an_estimator_is_documented_with_its_default(name: str) -> None:
     estimator = getattr(gramian, name)
-    said = re.findall(r"(?m)^    (\w+) : \S.*, default (.+)$", estimator.__doc__)
+    said = re.findall(r"(?m)^(\w+) : \S.*, default (.+)$", inspect.getdoc(estimator))
     assert {found: ast.literal_eval(default) for found, default in said} == estimator().get_params()
 
 
