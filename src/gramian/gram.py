@@ -38,7 +38,7 @@ from gramian.kernels.hamming import bit_words, hamming_kernel, hamming_tile, wor
 from gramian.sources import is_dask
 from gramian.store.layout import create_array, create_store, finish_store
 from gramian.store.writer import checksum, reading
-from gramian.streams import Stream, generator, seed_of
+from gramian.streams import Stream, draw_rows, generator, seed_of
 from gramian.validation import boolean, choice, floating, integer, matrix, real, subspaces
 
 Array = NDArray[Any]
@@ -160,7 +160,7 @@ def _settle_knots(
     if n_knots is None:
         return {"knots": matrix(engine.take(X, np.arange(rows)), "X")}
     seed = seed_of(random_state)
-    drawn = np.sort(generator(seed, Stream.KNOTS).permutation(rows)[:count])
+    drawn = draw_rows(rows, count, seed, Stream.KNOTS)
     return {"knots": matrix(engine.take(X, drawn), "X"), "random_state": seed}
 
 

@@ -376,7 +376,7 @@ def _nystroem(operator: GramOperator, k: int, n_landmarks: int, seed: int, name:
         projection, offset = rotation.coefficients(features)
     root = np.sqrt(rotation.eigenvalues)
     function = partial(_scores, columns=columns.function, projection=projection / root, offset=offset / root)
-    vectors = _now(replace(columns, function=function, tail=(len(root),)), X)
+    vectors = engine.collect(replace(columns, function=function, tail=(len(root),)), X, name="vectors")
     if operator.sample_weight is not None:
         vectors = vectors * np.sqrt(operator.sample_weight)[:, None]
     values = np.concatenate([rotation.eigenvalues, np.zeros(k - len(root))])
@@ -384,11 +384,6 @@ def _nystroem(operator: GramOperator, k: int, n_landmarks: int, seed: int, name:
         vectors = _completed(vectors, k, rotation.eigenvalues, seed)
     residuals = _sampled_residuals(operator, values, vectors, seed, name)
     return Eigenpairs(values, _signed(vectors), residuals, "nystroem")
-
-
-def _now(row_map: engine.RowMap, rows: Any) -> Array:
-    result = engine.apply(row_map, rows)
-    return np.asarray(result.compute() if hasattr(result, "compute") else result)
 
 
 def _completed(vectors: Array, k: int, values: Array, seed: int) -> Array:
